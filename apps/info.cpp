@@ -39,6 +39,13 @@ std::string layers_text(const model::ModelSpec& spec) {
     text += fmt::format(", {} of {} experts {}", experts->chosen, experts->count, experts->width);
     break;
   }
+  const auto shares = [&](size_t i) { return model::kv_layer_of(spec, i) != i; };
+  int64_t shared = 0;
+  for (size_t i = 0; i < spec.layers.size(); ++i) shared += shares(i) ? 1 : 0;
+  if (shared > 0) text += fmt::format(", {} layers read the KV of others", shared);
+  if (spec.layer_embedding.exists()) {
+    text += fmt::format(", embeddings by layer of {}", spec.layer_embedding.width);
+  }
   text += ")";
   windows.erase(0);
   for (const int32_t window : windows) text += fmt::format(", window {}", window);

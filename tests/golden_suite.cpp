@@ -86,8 +86,12 @@ class Model {
       attention.k_scale = upload(scales->k[i]);
       attention.v_scale = upload(scales->v[i]);
     }
-    for (const model::LayerSpec& layer : spec_.layers) {
-      const model::KvGeometry a = model::kv_geometry(layer);
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      if (const size_t kept = model::kv_layer_of(spec_, i); kept != i) {
+        kv_.push_back(kv_[kept]);
+        continue;
+      }
+      const model::KvGeometry a = model::kv_geometry(spec_.layers[i]);
       auto kv = ops::make_kv_layer(
           device_.ops(), kNumSeqs * max_blocks_,
           {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});

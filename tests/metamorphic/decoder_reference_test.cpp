@@ -47,6 +47,7 @@ class DecoderReference : public ::testing::Test {
           ops::make_kv_layer(*ops_, 3, {.num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim})
               .value());
     }
+    for (size_t i = 0; i < kv.size(); ++i) kv[i] = kv[model::kv_layer_of(spec, i)];
     std::vector<model::LayerState> states;
     for (const model::LayerSpec& layer : spec.layers) {
       const int64_t bytes = model::state_bytes(layer).state;
@@ -435,6 +436,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testin
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
+                         arch_name);
+INSTANTIATE_TEST_SUITE_P(ByLayer, DecoderReferenceArchs, ::testing::Values(TinyArch::kByLayer),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kDelta, TinyArch::kSpaces), arch_name);

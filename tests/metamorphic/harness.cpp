@@ -56,7 +56,7 @@ std::vector<testing::TinyArch> all_archs() {
   std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
                                      std::end(testing::kTinyArchs));
   using enum testing::TinyArch;
-  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces});
+  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer});
   return all;
 }
 

@@ -98,6 +98,9 @@ class Router {
       for (size_t j = 0; j < k; ++j) out[j] /= total;
     }
     for (size_t j = 0; j < k; ++j) out[j] *= args_.scale;
+    if (args_.expert_scales.empty()) return;
+    const auto* const scales = args_.expert_scales.as<float>();
+    for (size_t j = 0; j < k; ++j) out[j] *= scales[order_[j]];
   }
 
  private:

@@ -43,6 +43,7 @@ class ExpertOps final : public ops::ExpertOps {
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
   void route(const ops::RouteArgs& args) override;
+  bool scales_experts() const override { return false; }
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
 

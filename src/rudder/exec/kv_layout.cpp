@@ -131,6 +131,9 @@ Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk&
                             kinds.size(), step::kMaxKvGroups),
                 "config.json");
   }
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    best->layers[i] = best->layers[model::kv_layer_of(spec, i)];
+  }
   return *std::move(best);
 }
 
@@ -199,8 +202,9 @@ Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const mode
              ops.allocate(tensor::DType::kU8, {capacity.num_blocks, layout.block_bytes}));
   std::vector<ops::KvLayer> layers;
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
-    layers.push_back(layer_kv(layout, model::kv_geometry(spec.layers[layer]), layer,
-                              capacity.block_size, ops.kv_format(), pool));
+    const model::LayerSpec& kept = spec.layers[model::kv_layer_of(spec, layer)];
+    layers.push_back(layer_kv(layout, model::kv_geometry(kept), layer, capacity.block_size,
+                              ops.kv_format(), pool));
   }
   return layers;
 }

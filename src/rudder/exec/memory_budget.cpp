@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <utility>
 #include <variant>
 
 #include "rudder/base/check.h"
@@ -317,6 +319,21 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   return budget;
 }
 
+int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {
+  // Layers that share KV have one index.
+  std::set<std::pair<int32_t, int32_t>> own;
+  for (const KvLayerIndex& at : kv.layers) {
+    if (at.group >= 0) own.emplace(at.group, at.index);
+  }
+  int64_t bytes = 0;
+  for (const auto& [group, index] : own) {
+    const step::KvGroup& one = kv.groups[static_cast<size_t>(group)];
+    const int64_t kept = one.window > 0 ? std::min<int64_t>(tokens, one.window) : tokens;
+    bytes += kept * (block_bytes() / one.layers / block_size);
+  }
+  return bytes;
+}
+
 std::string MemoryBudget::to_table() const {
   const auto line = [](std::string_view what, int64_t bytes, const std::string& note) {
     return fmt::format("{:<16}{:>12}  {}\n", what, bytes_text(bytes), note);
@@ -368,6 +385,11 @@ std::string MemoryBudget::to_table() const {
       fmt::format("{:<16}{:>12}  tokens, {} each, {:.1f} sequences of that length at once\n",
                   "longest sequence", max_seq_len, bytes_text(kv_bytes_of(max_seq_len)),
                   static_cast<double>(kv_bytes()) / static_cast<double>(kv_bytes_of(max_seq_len)));
+  for (const int64_t tokens : {1024, 8192, 32768, 131072}) {
+    if (tokens > max_seq_len) break;
+    table += line(fmt::format("KV of {}", tokens), kv_bytes_of(tokens),
+                  fmt::format("{} by layers and windows", bytes_text(kept_bytes_of(tokens))));
+  }
   return table;
 }
 

@@ -100,6 +100,9 @@ struct MemoryBudget {
   int64_t kv_bytes_of(int64_t tokens) const {
     return block_bytes() * step::least_blocks(kv.groups, block_size, tokens);
   }
+  // What layers keep of so many tokens, without what blocks, groups and pages round up: the sum
+  // over layers of bytes a token times the tokens that the layer's window keeps.
+  int64_t kept_bytes_of(int64_t tokens) const;
   int64_t total_bytes() const {
     return weights.bytes + workspace_bytes + sequence_bytes + tap_bytes + adapters.bytes +
            message_bytes + draft.bytes + kv_bytes() + state_bytes();

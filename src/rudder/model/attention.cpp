@@ -113,6 +113,10 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   out.linears.back().parts.front().factor = attention.out_factor;
   if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
+  if (attention.kv_layer < 0) return;
+  for (const std::string_view module : {names.qkv[1], names.qkv[2], names.k_norm}) {
+    out.unread.push_back(out.prefix + std::string(module) + ".weight");
+  }
 }
 
 std::array<int64_t, 4> scratch_widths(const Attention& attention) {

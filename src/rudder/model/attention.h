@@ -55,9 +55,12 @@ struct Attention {
   // Of a head, how many elements of q and k turn in pairs of neighbours in the checkpoint. Their
   // rows are loaded in the order of ropes that pair halves; heads are then not normed.
   int32_t neighbours = 0;
-  bool v_norm = false;   // RMS norm of each v head, without weights
-  bool v_is_k = false;   // one projection makes both: values are keys before their norm and rope
-  bool own_kv = true;    // false: it reads another layer's keys and values, and makes queries alone
+  bool v_norm = false;  // RMS norm of each v head, without weights
+  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
+  // That layer, of the same model, in front of it; -1: it has its own, or they are of another model
+  // (assistant.h).
+  int32_t kv_layer = -1;
   int32_t rope = 0;      // index into ModelSpec.ropes, or kNoRope
   float out_factor = 1;  // of what it adds; 1 where its projection has a bias
 

@@ -371,7 +371,7 @@ Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
   } else {
     std::ranges::move(memory, std::back_inserter(out.memory));
   }
-  out.wide_inputs = out.wide_inputs || (is_coded && group->wide_inputs);
+  out.wide_inputs = out.wide_inputs || (is_coded && group != nullptr && group->wide_inputs);
   if (!module.bias) return part;
   RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.parts}));
   if (reads) part.bias = strided_row(all, stack, rows, out.memory);

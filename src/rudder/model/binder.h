@@ -61,6 +61,7 @@ class Binder {
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
   void prefetch(const std::string& name) const;
 
+  void pass_over(const std::string& name) { taken_.insert(name); }
   // Every tensor was taken or is known to mean nothing.
   Result<void> check_all_taken(const WeightNames& names) const;
   // Says once what the checkpoint has and this engine does not do as it says.

@@ -79,6 +79,12 @@ bool reads_act(const Branch& /*branch*/) {
   return false;
 }
 
+// Whether an MLP adds up the ranks' parts of its output itself: it is then whole on each of them.
+template <typename Branch>
+bool sums_ranks(const Branch& /*branch*/) {
+  return false;
+}
+
 // Elements of a piece of the scratch buffer that holds [max_tokens, width]: every piece starts on a
 // 64-byte line, whatever the dtype.
 inline int64_t piece_elements(int32_t max_tokens, int64_t width) {
@@ -118,6 +124,8 @@ struct LayerStep {
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
   int64_t num_ranks = 1;
   LayerState state = {};  // of the layer, where it keeps one
+  // Of an MLP: the rows that its input was normed of, [T, hidden] act. A residual of one stream.
+  ops::View residual = {};
 
   // The same with other scratch memory, for a part of a branch.
   LayerStep with_scratch(const ops::View& other) const;

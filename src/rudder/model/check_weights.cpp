@@ -34,6 +34,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
+  RUDDER_CHECK(weights.layer_embedding.table.empty() != spec.layer_embedding.exists());
   const Stage& stage = spec.stage;
   RUDDER_CHECK(!stage.is_last() || (weights.head.in == spec.hidden &&
                                     weights.head.out == ops::vocab_share(spec.vocab, rank).count));

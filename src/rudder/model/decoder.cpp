@@ -79,9 +79,15 @@ class LayerwiseDecoder final : public Decoder {
         buffers_(std::move(buffers)),
         kept_(std::move(kept)),
         final_rows_(final_rows),
-        products_(ops, buffers_.scale) {}
+        products_(ops, buffers_.scale),
+        layer_rows_(spec_.layer_embedding, weights.layer_embedding, ops, products_, buffers_,
+                    max_tokens) {
+    share_kv();
+  }
 
+  void share_kv();
   LayerStep layer_step(size_t layer, const ForwardBatch& batch) const;
+  void add_layer_row(size_t layer, const View& x, const ops::Taps& taps, const ForwardBatch& batch);
   ops::Taps taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
                     const ops::TapBatch& rows) const;
   Mixed mix_layer(size_t layer, const View& x, const Operand& in, const ForwardBatch& batch);
@@ -109,7 +115,7 @@ class LayerwiseDecoder final : public Decoder {
 
   const ModelSpec spec_;
   const Weights& weights_;
-  const std::vector<ops::KvLayer> kv_;
+  std::vector<ops::KvLayer> kv_;
   const std::vector<LayerState> states_;  // none where no layer keeps one
   ops::Ops& ops_;
   const ops::Rank rank_;
@@ -118,6 +124,7 @@ class LayerwiseDecoder final : public Decoder {
   const HiddenPool kept_;         // where draft heads find the rows that they read
   const View final_rows_;         // where Medusa heads find the normed rows; empty: there are none
   Products products_;
+  LayerRows layer_rows_;
   std::unique_ptr<ResidualPass> residual_;
   Operand last_;  // what the head took in the last forward; more_logits() reads it again
 };
@@ -126,6 +133,36 @@ View LayerwiseDecoder::gather(const View& in, const View& rows, const View& buff
   const View out = shaped(buffer, rows.num_rows(), in.shape[1]);
   ops_.gather_rows({.x = in, .rows = rows, .out = out});
   return out;
+}
+
+// What a layer reads of another's KV it reads with the scales of that layer.
+void LayerwiseDecoder::share_kv() {
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    const Attention* const attention = attention_of(spec_.layers[i]);
+    if (attention == nullptr || attention->kv_layer < 0) continue;
+    if (kv_[i].format() != ops::KvFormat{DType::kF8E4M3}) continue;
+    const auto source = static_cast<size_t>(attention->kv_layer);
+    const auto& weights = std::get<Attention::Weights>(weights_.layers[source].mixer);
+    kv_[i].k_scale = weights.k_scale;
+    kv_[i].v_scale = weights.v_scale;
+  }
+}
+
+// What the layer makes of its own row of the tokens, behind its MLP; `taps` are of what is then in
+// the residual. Every rank has all of it.
+void LayerwiseDecoder::add_layer_row(size_t layer, const View& x, const ops::Taps& taps,
+                                     const ForwardBatch& batch) {
+  const BranchSite site{layer, BranchKind::kMlp};
+  const LayerEmbedding::Weights& weights = weights_.layers[layer].layer_embedding;
+  const ops::NormSpec none;
+  const Operand in = residual_->read(x, site, {.norm = none, .next = weights.gate}, batch);
+  residual_->write(x, site,
+                   {.delta = layer_rows_.read(layer, weights, in, buffers_.delta),
+                    .delta_norm = weights.post_norm,
+                    .x_taps = taps,
+                    .sum_scale = weights_.layers[layer].scale,
+                    .is_whole = true},
+                   batch);
 }
 
 LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) const {
@@ -346,18 +383,23 @@ void LayerwiseDecoder::run_mlp(size_t layer, const View& x, const ForwardBatch& 
   const MlpTaps mlp_taps = {.act = taps(Site::kMlpAct),
                             .router_logits = taps(Site::kRouterLogits),
                             .routed_experts = taps(Site::kRoutedExperts)};
-  const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
-                                    [&](const auto& mlp, const auto& mlp_weights) {
-                                      return feed_forward(mlp, mlp_weights, in, mlp_taps,
-                                                          layer_step(layer, batch), buffers_.delta);
-                                    });
+  LayerStep step = layer_step(layer, batch);
+  step.residual = x;
+  const View mlp_out = visit_branch(
+      spec_.layers[layer].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
+        return feed_forward(mlp, mlp_weights, in, mlp_taps, step, buffers_.delta);
+      });
+  const bool has_row = spec_.layer_embedding.exists();
   residual_->write(x, {layer, BranchKind::kMlp},
                    {.delta = mlp_out,
                     .delta_norm = weights.mlp_post_norm,
                     .delta_taps = taps(Site::kMlpOut),
-                    .x_taps = taps(Site::kResidPost),
-                    .sum_scale = weights.scale},
+                    .x_taps = has_row ? ops::Taps{} : taps(Site::kResidPost),
+                    .sum_scale = has_row ? 1 : weights.scale,
+                    .is_whole = std::visit([](const auto& mlp) { return sums_ranks(mlp); },
+                                           spec_.layers[layer].mlp)},
                    batch);
+  if (has_row) add_layer_row(layer, x, taps(Site::kResidPost), batch);
 }
 
 // Runs the layer from its mixer's output projection on, and reads the residual for what comes next:
@@ -392,6 +434,7 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
                          .ids = batch.ids,
                          .scale = table_scale(spec_.embed_scale, table_dtype(ops_)),
                          .out = {}});
+    if (spec_.layer_embedding.exists()) layer_rows_.begin(x, batch.ids);
   }
   Operand in = enter_layer(0, x, batch, batch.taps);
   const size_t last = spec_.layers.size() - 1;
@@ -416,6 +459,7 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
     if (!mixed.added.empty()) mixed.added = gather(mixed.added, rows, mixed.added_rows);
     std::swap(mixed.buffer, mixed.free);
     x = gather(x, rows, buffers_.rows_residual);
+    if (spec_.layer_embedding.exists()) layer_rows_.keep(rows);
     tapped = &batch.rows_taps;
     products_.adapt(batch.rows_adapters, batch.adapter_mid);
   }

@@ -25,6 +25,8 @@ struct Sizes {  // in elements
   int64_t sums = 0;  // that the backend of a rank keeps: of ResidualNormArgs.sums_ranks
   int64_t whole_rows = 0;
   int64_t scales = 0;
+  int64_t layer_rows = 0;
+  int64_t layer_index = 0;
   int64_t rope = 0;  // all tables, that of query_growth too
 };
 
@@ -47,13 +49,19 @@ int64_t widest_whole_row(const ModelSpec& spec, ops::Rank rank) {
 
 Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank rank) {
   Sizes sizes;
+  const auto add_scratch = [&](const auto& branch) {
+    int64_t elements = 0;
+    for (const int64_t width : scratch_widths(branch)) {
+      elements += piece_elements(limits.max_tokens, width);
+    }
+    sizes.scratch = std::max(sizes.scratch, elements);
+  };
+  add_scratch(spec.layer_embedding);
+  sizes.layer_rows = limits.max_tokens * spec.layer_embedding.row_width();
+  sizes.layer_index = int64_t{limits.max_tokens} * spec.layer_embedding.layers;
   for (const LayerSpec& layer : spec.layers) {
     const auto add = [&](const auto& branch) {
-      int64_t elements = 0;
-      for (const int64_t width : scratch_widths(branch)) {
-        elements += piece_elements(limits.max_tokens, width);
-      }
-      sizes.scratch = std::max(sizes.scratch, elements);
+      add_scratch(branch);
       if (reads_act(branch)) sizes.act = int64_t{limits.max_tokens} * spec.hidden;
     };
     std::visit(add, layer.mixer);
@@ -81,6 +89,16 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   }
   if (spec.query_growth.grows()) sizes.rope += limits.max_seq_len;
   return sizes;
+}
+
+Result<View> upload_layer_index(const LayerEmbedding& embedding, const DecoderLimits& limits,
+                                ops::Ops& ops) {
+  std::vector<int32_t> rows;
+  for (int32_t layer = 0; layer < embedding.layers; ++layer) {
+    for (int32_t t = 0; t < limits.max_tokens; ++t) rows.push_back(t * embedding.layers + layer);
+  }
+  const View host{rows.data(), DType::kI32, {static_cast<int64_t>(rows.size())}};
+  return ops.upload(host, DType::kI32);
 }
 
 }  // namespace
@@ -121,6 +139,11 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
     RUDDER_TRY(const View device, ops.upload(host, DType::kF32));
     buffers.ropes.push_back(device);
   }
+  if (spec.layer_embedding.exists()) {
+    RUDDER_TRY(buffers.layer_rows, ops.allocate(act, {sizes.layer_rows}));
+    RUDDER_TRY(buffers.layer_products, ops.allocate(act, {sizes.layer_rows}));
+    RUDDER_TRY(buffers.layer_index, upload_layer_index(spec.layer_embedding, limits, ops));
+  }
   if (spec.query_growth.grows()) {
     std::vector<float> table = model::query_scales(spec.query_growth, limits.max_seq_len);
     const View host{table.data(), DType::kF32, {limits.max_seq_len}};
@@ -133,10 +156,10 @@ int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits
                               ops::Rank rank) {
   const Sizes sizes = sizes_of(spec, limits, rank);
   const int64_t act_elements = sizes.residual + sizes.collapsed + sizes.act + 2 * sizes.hidden +
-                               sizes.rows + sizes.scratch + sizes.whole_rows;
+                               sizes.rows + sizes.scratch + sizes.whole_rows + 2 * sizes.layer_rows;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
          (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope +
-          2 * sizes.streams) *
+          2 * sizes.streams + sizes.layer_index) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 

@@ -32,7 +32,12 @@ struct DecoderBuffers {
   ops::View logits_part;         // this rank's columns of them, f32; empty for one that is alone
   ops::View whole_rows;          // act, of TapSharesArgs; empty where nothing is tapped so
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
-  ops::View query_scales;        // [max_seq_len] f32; empty: queries do not grow
+  // Of embeddings by layer: what the table and the projection give of each token, and the rows of
+  // layer l in them when each layer's row counts, of T tokens from l * max_tokens on.
+  ops::View layer_rows;      // [max_tokens * layers * width] act
+  ops::View layer_products;  // likewise
+  ops::View layer_index;     // [layers * max_tokens] i32
+  ops::View query_scales;    // [max_seq_len] f32; empty: queries do not grow
 
   // Errors are the backend's: kOutOfMemory.
   static Result<DecoderBuffers> allocate(const ModelSpec& spec, const DecoderLimits& limits,

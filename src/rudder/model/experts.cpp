@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "rudder/model/branch.h"
@@ -36,6 +37,20 @@ void list_apart(const Experts& mlp, int64_t hidden, const Experts::Names& names,
   out.add_experts({outer.begin(), outer.end()}, hidden, width, mlp.count, mlp.bias, down);
 }
 
+void list_norms(int64_t hidden, const Experts::Names& names, Experts::Weights* weights,
+                LayerTensors& out) {
+  using Weights = Experts::Weights;
+  out.norms.push_back({.weight = {fmt::format("{}{}", out.prefix, names.router_norm), hidden},
+                       .width = hidden,
+                       .target = target_in(weights, &Weights::router_norm),
+                       .has_offset = false,
+                       .factor = 1 / std::sqrt(static_cast<float>(hidden))});
+  out.add_norm(names.pre_norm, hidden, RmsNorm{}, target_in(weights, &Weights::pre_norm));
+  out.add_norm(names.post_norm, hidden, RmsNorm{}, target_in(weights, &Weights::post_norm));
+  out.add_norm(names.shared_post_norm, hidden, RmsNorm{},
+               target_in(weights, &Weights::shared_post_norm));
+}
+
 // Rows in act as the product takes them; those that it has in F8E4M3 in `buffer`, with `scales`.
 // There are more of them than tokens, for which Products has room.
 Operand operand_of(ops::Ops& ops, const ops::LinearWeight& weight, const ops::View& x,
@@ -61,6 +76,11 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   if (mlp.router.correction) {
     out.add_vector(names.correction, mlp.count, target_in(weights, &Weights::correction));
   }
+  if (mlp.router.scales_experts) {
+    out.add_vector(names.expert_scales, mlp.count, target_in(weights, &Weights::expert_scales),
+                   ValueKind::kGain);
+  }
+  if (mlp.own_norms) list_norms(hidden, names, weights, out);
   const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
   ops::LinearWeight* const gate_up = target_in(weights, &Weights::gate_up);
   ops::LinearWeight* const down = target_in(weights, &Weights::down);
@@ -86,12 +106,21 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   out.linears.back().use = ops::ProductUse::kRouter;
 }
 
-std::array<int64_t, 11> scratch_widths(const Experts& mlp) {
+std::array<int64_t, 12> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
   const int64_t shared = mlp.shared_width;
-  return {mlp.count,     four_byte_width(k),           four_byte_width(k),     k * mlp.width,
-          k * mlp.width, four_byte_width(k),           k * mlp.hidden,         2 * shared,
-          shared,        shared == 0 ? 0 : mlp.hidden, mlp.shared_gate ? 1 : 0};
+  return {mlp.count,
+          four_byte_width(k),
+          four_byte_width(k),
+          k * mlp.width,
+          k * mlp.width,
+          four_byte_width(k),
+          k * mlp.hidden,
+          2 * shared,
+          shared,
+          shared == 0 ? 0 : mlp.hidden,
+          mlp.shared_gate ? 1 : 0,
+          mlp.own_norms ? mlp.hidden : 0};
 }
 
 namespace {
@@ -104,7 +133,7 @@ struct Shared {
 
 // Behind the last product that takes `in` as it is: it may quantise it anew.
 Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                  const LayerStep& step, const Scratch<11>& scratch) {
+                  const LayerStep& step, const Scratch<12>& scratch) {
   if (mlp.shared_width == 0) return {};
   const Products& products = step.products;
   Shared out;
@@ -124,39 +153,49 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
   return out;
 }
 
-}  // namespace
+// Of each token, the experts that it goes through, and their weights.
+struct Choice {
+  ops::View chosen;
+  ops::View weights;
+};
 
-ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                       const MlpTaps& taps, const LayerStep& step, const ops::View& out) {
-  const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
-  const int64_t tokens = in.rows();
-  const int64_t pairs = tokens * mlp.chosen;
-  ops::ExpertOps& ops = *step.ops.expert_ops();
-
-  const Operand act{.x = in.act, .scale = {}, .act = in.act};
+// `x`: act.
+Choice choose(const Experts& mlp, const Experts::Weights& weights, const ops::View& x,
+              const MlpTaps& taps, const LayerStep& step, const Scratch<12>& scratch) {
+  const int64_t tokens = x.num_rows();
+  const Operand act{.x = x, .scale = {}, .act = x};
   const bool is_adapted = step.products.adapts(weights.router);
   const ops::View logits = is_adapted ? step.products.project(weights.router, act, scratch[0])
                                       : shaped(scratch[0], tokens, weights.router.out);
-  const ops::View chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen);
-  const ops::View shares = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen);
-  const ops::RouteArgs route{.x = in.act,
+  const Choice out{.chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen),
+                   .weights = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen)};
+  const ops::RouteArgs route{.x = x,
                              .router = is_adapted ? nullptr : &weights.router,
                              .logits = logits,
                              .correction = weights.correction,
                              .kind = mlp.router.kind,
                              .renormalises = mlp.router.renormalises,
                              .scale = mlp.router.scale,
+                             .expert_scales = weights.expert_scales,
                              .groups = mlp.router.groups,
                              .kept_groups = mlp.router.kept_groups,
-                             .chosen = chosen,
-                             .weights = shares};
+                             .chosen = out.chosen,
+                             .weights = out.weights};
+  ops::ExpertOps& ops = *step.ops.expert_ops();
   if (taps.router_logits.empty()) {
     ops.route(route);
   } else {
     ops.router_taps()->route_tapped(
         {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
   }
+  return out;
+}
 
+// Of each token and expert that it has chosen, a row.
+ops::View run_chosen(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                     const ops::View& chosen, const LayerStep& step, const Scratch<12>& scratch) {
+  ops::ExpertOps& ops = *step.ops.expert_ops();
+  const int64_t pairs = in.rows() * mlp.chosen;
   const ops::View activated = shaped(scratch[3], pairs, weights.down.in);
   ops.expert_linear({.x = in.x,
                      .x_scale = in.scale,
@@ -168,10 +207,51 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const ops::View made = shaped(scratch[6], pairs, weights.down.out);
   ops.expert_linear(
       {.x = rows.x, .x_scale = rows.scale, .chosen = chosen, .weight = &weights.down, .out = made});
-  const ops::View sum = shaped(out, tokens, weights.down.out);
+  return made;
+}
+
+// Experts.own_norms. What is normed behind products is whole on every rank first.
+ops::View run_with_own_norms(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                             const MlpTaps& taps, const LayerStep& step,
+                             const Scratch<12>& scratch, const ops::View& out) {
+  const auto make_whole = [&](const ops::View& part) {
+    if (step.num_ranks > 1) step.ops.rank_ops()->sum_ranks(part);
+  };
+  const ops::View shared = run_shared(mlp, weights, in, step, scratch).out;
+  make_whole(shared);
+  step.ops.residual_norm({.x = shared, .norm = weights.shared_post_norm, .out = shared});
+
+  const ops::View read = shaped(scratch[11], in.rows(), mlp.hidden);
+  step.ops.residual_norm({.x = step.residual, .norm = weights.router_norm, .out = read});
+  const Choice choice = choose(mlp, weights, read, taps, step, scratch);
+  const Operand rows = step.products.empty_operand(weights.gate_up, in.rows(), scratch[11]);
+  step.ops.residual_norm({.x = step.residual,
+                          .norm = weights.pre_norm,
+                          .out = rows.x,
+                          .out_scale = rows.scale,
+                          .next = &weights.gate_up});
+  const ops::View made = run_chosen(mlp, weights, rows, choice.chosen, step, scratch);
+  step.ops.expert_ops()->combine_experts({.x = made, .weights = choice.weights, .out = out});
+  make_whole(out);
+  step.ops.residual_norm({.x = shared, .delta = out, .delta_norm = weights.post_norm, .out = out});
+  return out;
+}
+
+}  // namespace
+
+ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                       const MlpTaps& taps, const LayerStep& step, const ops::View& out) {
+  const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
+  const ops::View sum = shaped(out, in.rows(), weights.down.out);
+  if (mlp.own_norms) return run_with_own_norms(mlp, weights, in, taps, step, scratch, sum);
+  const Choice choice = choose(mlp, weights, in.act, taps, step, scratch);
+  const ops::View made = run_chosen(mlp, weights, in, choice.chosen, step, scratch);
   const Shared shared = run_shared(mlp, weights, in, step, scratch);
-  ops.combine_experts(
-      {.x = made, .weights = shares, .shared = shared.out, .shared_gate = shared.gate, .out = sum});
+  step.ops.expert_ops()->combine_experts({.x = made,
+                                          .weights = choice.weights,
+                                          .shared = shared.out,
+                                          .shared_gate = shared.gate,
+                                          .out = sum});
   return sum;
 }
 

@@ -29,6 +29,7 @@ struct Router {
   int32_t kept_groups = 1;
   bool correction = false;
   bool bias = false;  // of the product that makes its logits
+  bool scales_experts = false;
 };
 
 struct Experts {
@@ -41,6 +42,11 @@ struct Experts {
   Router router;
   int32_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
   bool shared_gate = false;  // which is weighted by a number of the token, behind a sigmoid
+  // The layer's norm in front of the MLP is the shared expert's alone. The router and the others
+  // read the residual x by norms of their own, and what is summed is normed:
+  //   norm(shared(in)) + norm(sum of weights * experts(norm(x))), the weights of norm(x)
+  // Source: transformers, Gemma4TextDecoderLayer with enable_moe_block.
+  bool own_norms = false;
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
   // "<experts>.<e>." as well. With a name for gate and up there is one tensor of all experts for
@@ -59,6 +65,12 @@ struct Experts {
                                                     "mlp.shared_expert.up_proj"};
     std::string_view shared_down = "mlp.shared_expert.down_proj";
     std::string_view shared_gate = "mlp.shared_expert_gate";
+    std::string_view expert_scales = "router.per_expert_scale";
+    // With own_norms. The router's multiplies by what is stored / sqrt(hidden).
+    std::string_view router_norm = "router.scale";
+    std::string_view pre_norm = "pre_feedforward_layernorm_2";
+    std::string_view post_norm = "post_feedforward_layernorm_2";
+    std::string_view shared_post_norm = "post_feedforward_layernorm_1";
   };
 
   struct Weights {
@@ -69,8 +81,13 @@ struct Experts {
     ops::LinearWeight shared_gate_up;
     ops::LinearWeight shared_down;
     ops::LinearWeight shared_gate;
+    ops::View expert_scales;    // [count] f32
+    ops::NormSpec router_norm;  // these with own_norms alone
+    ops::NormSpec pre_norm;
+    ops::NormSpec post_norm;
+    ops::NormSpec shared_post_norm;
 
-    const ops::LinearWeight& input() const { return gate_up; }
+    const ops::LinearWeight& input() const { return pre_norm.empty() ? gate_up : shared_gate_up; }
   };
 };
 
@@ -79,12 +96,17 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
 // and up of the chosen experts, activated; the same as the second product takes it, with scales;
-// their outputs; of the shared expert gate and up, activated, its output, its gate.
-std::array<int64_t, 11> scratch_widths(const Experts& mlp);
+// their outputs; of the shared expert gate and up, activated, its output, its gate; what the router
+// and the experts read by norms of their own.
+std::array<int64_t, 12> scratch_widths(const Experts& mlp);
 
 // The router reads its input in act.
 inline bool reads_act(const Experts& /*mlp*/) {
   return true;
+}
+
+inline bool sums_ranks(const Experts& mlp) {
+  return mlp.own_norms;
 }
 
 // [T, hidden] of `in` [T, hidden], in the buffer `out`. The site mlp_act is not there, since a

@@ -39,24 +39,33 @@ struct StoredModel {
   Result<void> check() {
     RUDDER_TRY_VOID(take_tables());
     RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec, names)));
+    RUDDER_TRY_VOID(take_tensors(model_tensors(spec, names)));
     for (size_t i = 0; i < spec.layers.size(); ++i) {
-      const LayerTensors tensors = layer_tensors(spec, names, i, nullptr, rank);
-      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
-      for (const VectorTensor& vector : tensors.vectors) {
-        RUDDER_TRY_VOID(binder.take(vector.name, Shape{vector.count.stored}));
-      }
-      for (const FilterTensor& filter : tensors.filters) {
-        RUDDER_TRY_VOID(binder.take(filter.name, filter.stored()));
-      }
-      for (const NumberTensor& number : tensors.numbers) {
-        RUDDER_TRY_VOID(binder.take(number.name, Shape{1}));
-      }
-      for (const LinearModule& linear : tensors.linears) {
-        RUDDER_TRY_VOID(binder.take_linear(linear));
-      }
-      for (const ScaleTensor& scale : tensors.scales) RUDDER_TRY_VOID(binder.take_scale(scale));
+      RUDDER_TRY_VOID(take_tensors(layer_tensors(spec, names, i, nullptr, rank)));
     }
     return binder.check_all_taken(names);
+  }
+
+  Result<void> take_tensors(const LayerTensors& tensors) {
+    for (const TableTensor& table : tensors.tables) {
+      RUDDER_TRY_VOID(binder.take(table.name, Shape{table.rows, table.width}));
+    }
+    for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
+    for (const VectorTensor& vector : tensors.vectors) {
+      RUDDER_TRY_VOID(binder.take(vector.name, Shape{vector.count.stored}));
+    }
+    for (const FilterTensor& filter : tensors.filters) {
+      RUDDER_TRY_VOID(binder.take(filter.name, filter.stored()));
+    }
+    for (const NumberTensor& number : tensors.numbers) {
+      RUDDER_TRY_VOID(binder.take(number.name, Shape{1}));
+    }
+    for (const LinearModule& linear : tensors.linears) {
+      RUDDER_TRY_VOID(binder.take_linear(linear));
+    }
+    for (const ScaleTensor& scale : tensors.scales) RUDDER_TRY_VOID(binder.take_scale(scale));
+    for (const std::string& name : tensors.unread) binder.pass_over(name);
+    return {};
   }
 
   Result<Tables> take_tables() {
@@ -121,6 +130,7 @@ class Loader {
     binder_.log_differences();
     binder_.log_passed_over(names_);
     RUDDER_TRY_VOID(load_embedding_and_head());
+    if (stage_.is_first()) RUDDER_TRY_VOID(load_tensors(model_tensors(spec_, names_, &out_)));
     const LayerRange layers = layers_of(spec_, stage_);
     for (size_t i = layers.begin; i < layers.end; ++i) {
       if (i + 1 < layers.end) prefetch_layer(i + 1);
@@ -166,7 +176,19 @@ class Loader {
 
   Result<LayerWeights> load_layer(size_t index) {
     LayerWeights out = empty_weights(spec_, index);
-    const LayerTensors tensors = layer_tensors(spec_, names_, index, &out, rank_);
+    RUDDER_TRY_VOID(load_tensors(layer_tensors(spec_, names_, index, &out, rank_)));
+    return out;
+  }
+
+  Result<void> load_tensors(const LayerTensors& tensors) {
+    for (const TableTensor& table : tensors.tables) {
+      RUDDER_TRY(const View stored, binder_.take(table.name, Shape{table.rows, table.width}));
+      RUDDER_TRY(*table.target, upload_table(stored, ops_));
+      out_.bytes += static_cast<int64_t>(table.target->bytes());
+      done_ += static_cast<int64_t>(stored.bytes());
+      binder_.release_unpacked();
+      checkpoint_.release_pages();
+    }
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(*norm.target, load_norm(norm));
     }
@@ -190,14 +212,15 @@ class Loader {
       RUDDER_TRY(const std::vector<float> values, binder_.take_scale(scale));
       RUDDER_TRY(*scale.target, upload_scales(values));
     }
-    return out;
+    return {};
   }
 
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
     ops::NormSpec norm;
     norm.eps = spec_.norm_eps;
-    RUDDER_TRY(norm.weight, load_norm_part(tensor.weight, tensor.width,
-                                           tensor.has_offset ? names_.norm_offset : 0));
+    RUDDER_TRY(norm.weight,
+               load_norm_part(tensor.weight, tensor.width,
+                              tensor.has_offset ? names_.norm_offset : 0, tensor.factor));
     if (tensor.alpha.count > 0) {
       RUDDER_TRY(norm.alpha, load_norm_part(tensor.alpha, tensor.width, 0));
     }
@@ -206,12 +229,14 @@ class Loader {
 
   // [width.count()]: ones without a tensor, one number again and again where the tensor has just
   // one.
-  Result<View> load_norm_part(const NormTensor::Part& part, const Extent& width, float offset) {
+  Result<View> load_norm_part(const NormTensor::Part& part, const Extent& width, float offset,
+                              float factor = 1) {
     std::vector<float> values(static_cast<size_t>(width.count()), 1.0f);
     if (!part.name.empty()) {
       RUDDER_TRY(const View stored, binder_.take(part.name, Shape{part.count}));
       values = norm_values(stored, width, offset);
     }
+    for (float& value : values) value *= factor;
     return upload_values(values);
   }
 

@@ -20,6 +20,9 @@ struct ModelShape {
   double theta, eps;
   bool tied;
   std::string_view more;  // further keys
+  int32_t full_each = 0;  // each so-manieth layer has no window, by "layer_types"; 0: not said
+  // So many of the last layers read the KV of others, where others of each kind are in front.
+  int32_t kv_shared = 0;
 };
 
 constexpr std::string_view kLlama = "LlamaForCausalLM";
@@ -87,6 +90,19 @@ constexpr std::string_view kGemma3Large =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
     "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 168,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
+constexpr std::string_view kGemma4Experts =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024, "global_head_dim": 512,
+    "num_global_key_value_heads": 2, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0, "enable_moe_block": true, "num_experts": 128,
+    "top_k_experts": 8, "moe_intermediate_size": 704)";
+constexpr std::string_view kGemma4E2b =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512, "global_head_dim": 512,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+    "final_logit_softcapping": 30.0, "use_double_wide_mlp": true)";
+constexpr std::string_view kGemma4E4b =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512, "global_head_dim": 512,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+    "final_logit_softcapping": 30.0)";
 constexpr std::string_view kGemma4Dense =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024, "global_head_dim": 512,
     "num_global_key_value_heads": 4, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,
@@ -229,6 +245,9 @@ constexpr ModelShape kShapes[] = {
     {"gemma-3-12b", kGemma3, 3840, 15360, 48, 16, 8, 256, 262208, 131072, 1e6, 1e-6, true, kGemma3Small},
     {"gemma-3-27b", kGemma3, 5376, 21504, 62, 32, 16, 128, 262208, 131072, 1e6, 1e-6, true, kGemma3Large},
     {"gemma-4-31b", kGemma4, 5376, 21504, 60, 32, 16, 256, 262144, 262144, 1e6, 1e-6, true, kGemma4Dense},
+    {"gemma-4-26b-a4b", kGemma4, 2816, 2112, 30, 16, 8, 256, 262144, 262144, 1e6, 1e-6, true, kGemma4Experts},
+    {"gemma-4-e2b", kGemma4, 1536, 6144, 35, 8, 1, 256, 262144, 131072, 1e6, 1e-6, true, kGemma4E2b, 5, 20},
+    {"gemma-4-e4b", kGemma4, 2560, 10240, 42, 8, 2, 256, 262144, 131072, 1e6, 1e-6, true, kGemma4E4b, 6, 18},
     {"phi-3-mini", kPhi3, 3072, 8192, 32, 32, 32, 96, 32064, 4096, 1e4, 1e-5, false, kWindow2047},
     {"phi-4", kPhi3, 5120, 17920, 40, 40, 10, 128, 100352, 16384, 2.5e5, 1e-5, false, kSilu},
     {"olmo-2-1b", kOlmo2, 2048, 8192, 16, 16, 16, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
@@ -269,6 +288,19 @@ constexpr ModelShape kShapes[] = {
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on
+
+// "layer_types" and "num_kv_shared_layers" of so many layers, the last of which has no window.
+std::string by_layer_text(const ModelShape& shape, int32_t layers) {
+  if (shape.full_each == 0) return "";
+  std::string types;
+  for (int32_t i = 1; i <= layers; ++i) {
+    const bool is_full = i == layers || i % shape.full_each == 0;
+    types += fmt::format("{}\"{}\"", i == 1 ? "" : ", ",
+                         is_full ? "full_attention" : "sliding_attention");
+  }
+  const int32_t shared = std::clamp(layers - shape.full_each, 0, shape.kv_shared);
+  return fmt::format(R"(, "layer_types": [{}], "num_kv_shared_layers": {})", types, shared);
+}
 
 struct AssistantShape {
   std::string_view name;
@@ -334,15 +366,16 @@ Result<std::string> make_model_config(std::string_view name, int32_t num_layers)
   if (shape == std::end(kShapes)) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("there is no shape '{}'", name), "like");
   }
+  const int32_t layers = num_layers > 0 ? num_layers : shape->layers;
   const std::string text = fmt::format(
       R"({{"architectures": ["{}"], "hidden_size": {}, "intermediate_size": {},
     "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
     "vocab_size": {}, "max_position_embeddings": {}, "rope_theta": {:.1f}, "rms_norm_eps": {},
     "tie_word_embeddings": {}, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 2,
-    {}}})",
-      shape->architecture, shape->hidden, shape->width, num_layers > 0 ? num_layers : shape->layers,
-      shape->heads, shape->kv_heads, shape->head_dim, shape->vocab, shape->max_positions,
-      shape->theta, shape->eps, shape->tied, shape->more);
+    {}{}}})",
+      shape->architecture, shape->hidden, shape->width, layers, shape->heads, shape->kv_heads,
+      shape->head_dim, shape->vocab, shape->max_positions, shape->theta, shape->eps, shape->tied,
+      shape->more, by_layer_text(*shape, layers));
   return num_layers > 0 ? first_layers(text, num_layers) : text;
 }
 

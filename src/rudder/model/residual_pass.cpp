@@ -42,7 +42,8 @@ class OneStreamPass final : public ResidualPass {
                 .delta_taps = write.delta_taps,
                 .x_taps = {write.x_taps},
                 .delta_scale = spec_.branch_scale,
-                .sum_scale = write.sum_scale};
+                .sum_scale = write.sum_scale,
+                .sums_ranks = !is_alone_ && !write.is_whole};
   }
 
   Operand end(const View& x, const ResidualRead& head, const ForwardBatch& batch) override {
@@ -176,7 +177,7 @@ class StreamsPass final : public ResidualPass {
                                  .delta_norm = write.delta_norm,
                                  .delta_taps = write.delta_taps,
                                  .delta_scale = spec_.branch_scale,
-                                 .sums_ranks = !is_alone_};
+                                 .sums_ranks = !is_alone_ && !write.is_whole};
     finish_branch(branch, batch);
     written_ = {{.x = x, .delta = write.delta}, write.x_taps, write.sum_scale};
     kind_.write(written_->args, site);
@@ -254,7 +255,6 @@ ops::ResidualNormArgs ResidualPass::encode_parts(const ops::ResidualNormArgs& ar
                                                  const ForwardBatch& batch) {
   const auto encodes = [&](const ops::Taps& taps) { return encodes_at(batch, taps); };
   ops::ResidualNormArgs rest = args;
-  rest.sums_ranks = !is_alone_ && !args.delta.empty();
   if (encodes(rest.delta_taps)) finish_branch(rest, batch);
   for (const bool last : {false, true}) {
     const ops::Taps taps = rest.x_taps[last ? 1 : 0];

@@ -42,6 +42,7 @@ struct ResidualWrite {
   ops::Taps delta_taps = {};  // attn_out, mlp_out
   ops::Taps x_taps = {};      // resid_mid, resid_post
   float sum_scale = 1.0f;     // of all that is then in it
+  bool is_whole = false;      // on a rank: `delta` is no part of a sum
 };
 
 // Reads rows of a residual of several streams, x [T, residual_width] act, as end() does: out, [T,

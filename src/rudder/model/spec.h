@@ -14,6 +14,7 @@
 #include "rudder/model/experts.h"
 #include "rudder/model/gated_delta.h"
 #include "rudder/model/gated_mlp.h"
+#include "rudder/model/layer_embedding.h"
 #include "rudder/model/no_branch.h"
 #include "rudder/model/parallel.h"
 #include "rudder/model/residual.h"
@@ -141,6 +142,7 @@ struct KvGeometry {
   int32_t head_dim = 0;
   int32_t window = 0;
 };
+// Of a layer that reads another's (Attention.kv_layer) nothing is kept either.
 inline KvGeometry kv_geometry(const LayerSpec& layer) {
   const Attention* const a = attention_of(layer);
   if (a == nullptr || !a->own_kv) return {};
@@ -184,6 +186,7 @@ struct ModelSpec {
   bool tied_head = false;
   bool has_head = true;  // false: of an embedding checkpoint, whose head says nothing
   Residual residual;
+  LayerEmbedding layer_embedding;
   std::vector<RopeSpec> ropes;
   QueryGrowth query_growth;
   std::vector<LayerSpec> layers;  // of the stage
@@ -201,6 +204,20 @@ inline bool runs_trees(const ModelSpec& spec) {
   return spec.stage.is_alone() && std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
            return softmax_of(layer) != nullptr && attention_of(layer)->window == 0;
          });
+}
+
+// The layer whose KV a layer reads: itself, or Attention.kv_layer.
+inline size_t kv_layer_of(const ModelSpec& spec, size_t layer) {
+  const Attention* const attention = attention_of(spec.layers[layer]);
+  const bool is_shared = attention != nullptr && attention->kv_layer >= 0;
+  return is_shared ? static_cast<size_t>(attention->kv_layer) : layer;
+}
+
+// Whether some layer reads the KV of another one of the model.
+inline bool shares_kv(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+    return attention_of(layer) != nullptr && attention_of(layer)->kv_layer >= 0;
+  });
 }
 
 // Whether some layer keeps something of a sequence besides KV.

@@ -64,6 +64,14 @@ Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNam
                             num_layers, count),
                 "pipeline-parallel-size");
   }
+  if (whole.layer_embedding.exists()) {
+    return fail(ErrorCode::kUnsupported, "stages do not hand over embeddings by layer",
+                "hidden_size_per_layer_input");
+  }
+  if (shares_kv(whole)) {
+    return fail(ErrorCode::kUnsupported, "stages do not share the KV of a layer",
+                "num_kv_shared_layers");
+  }
   RUDDER_TRY(const std::vector<int64_t> costs, layer_costs(whole, names, format_of, kv));
   const int64_t most = least_most(costs, count);
   std::vector<Stage> stages;

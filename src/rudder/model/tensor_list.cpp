@@ -57,28 +57,35 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
   const auto vocab = static_cast<uint64_t>(spec.vocab);
   const auto hidden = static_cast<uint64_t>(spec.hidden);
   add(std::string(names.embedding), TensorShape::of({vocab, hidden}), ValueKind::kWeight);
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerTensors layer = layer_tensors(spec, names, i);
-    for (const NormTensor& norm : layer.norms) add_norm(norm);
-    for (const VectorTensor& vector : layer.vectors) {
-      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
-    }
-    for (const FilterTensor& filter : layer.filters) {
-      const auto channels = static_cast<uint64_t>(filter.stored()[0]);
-      add(filter.name,
-          filter.is_flat ? TensorShape::of({channels})
-                         : TensorShape::of({channels, 1, static_cast<uint64_t>(filter.length)}),
-          ValueKind::kWeight);
-    }
-    for (const NumberTensor& number : layer.numbers) {
-      add(number.name, TensorShape::of({1}), ValueKind::kGain);
-    }
-    for (const LinearModule& linear : layer.linears) add(linear);
-  }
+  add_tensors(model_tensors(spec, names));
+  for (size_t i = 0; i < spec.layers.size(); ++i) add_tensors(layer_tensors(spec, names, i));
   add_norm(final_norm_tensor(spec, names));
   if (!spec.tied_head) {
     add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), ValueKind::kWeight);
   }
+}
+
+void TensorList::add_tensors(const LayerTensors& tensors) {
+  for (const TableTensor& table : tensors.tables) {
+    add(table.name,
+        TensorShape::of({static_cast<uint64_t>(table.rows), static_cast<uint64_t>(table.width)}),
+        ValueKind::kWeight);
+  }
+  for (const NormTensor& norm : tensors.norms) add_norm(norm);
+  for (const VectorTensor& vector : tensors.vectors) {
+    add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
+  }
+  for (const FilterTensor& filter : tensors.filters) {
+    const auto channels = static_cast<uint64_t>(filter.stored()[0]);
+    add(filter.name,
+        filter.is_flat ? TensorShape::of({channels})
+                       : TensorShape::of({channels, 1, static_cast<uint64_t>(filter.length)}),
+        ValueKind::kWeight);
+  }
+  for (const NumberTensor& number : tensors.numbers) {
+    add(number.name, TensorShape::of({1}), ValueKind::kGain);
+  }
+  for (const LinearModule& linear : tensors.linears) add(linear);
 }
 
 void TensorList::add(const LinearModule& linear) {
@@ -89,10 +96,11 @@ void TensorList::add(const LinearModule& linear) {
     const auto in = static_cast<uint64_t>(linear.in.stored);
     const auto experts = static_cast<uint64_t>(part.stack.experts);
     const uint64_t all_rows = rows * static_cast<uint64_t>(part.stack.parts);
-    const TensorShape stacked = part.stack.form == StackForm::kInTurn
-                                    ? TensorShape::of({experts, in, all_rows})
-                                    : TensorShape::of({experts, all_rows, in});
-    add(part.weight_name(), part.is_stacked() ? stacked : TensorShape::of({rows, in}),
+    const bool in_turn = part.stack.form == StackForm::kInTurn;
+    add(part.weight_name(),
+        !part.is_stacked() ? TensorShape::of({rows, in})
+        : in_turn          ? TensorShape::of({experts, in, all_rows})
+                           : TensorShape::of({experts, all_rows, in}),
         ValueKind::kWeight);
     if (!linear.bias) continue;
     add(part.bias_name(),

@@ -37,6 +37,7 @@ class TensorList {
   std::vector<std::pair<size_t, size_t>> shards(int64_t max_bytes) const;
 
  private:
+  void add_tensors(const LayerTensors& tensors);
   void add_norm(const NormTensor& norm);
   void add(std::string name, const weights::TensorShape& shape, ValueKind kind);
 

@@ -176,6 +176,8 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
       l.mixer);
   std::visit([&](const auto& mlp) { add_branch(mlp, target_in(weights, &LayerWeights::mlp)); },
              l.mlp);
+  list_tensors(spec.layer_embedding, spec.hidden, names.layer_embedding,
+               target_in(weights, &LayerWeights::layer_embedding), out);
   const ResidualLayer residual_layer{spec.hidden,
                                      spec.stage.is_last() && layer + 1 == spec.layers.size()};
   const auto add_residual = [&](const auto& residual, auto* variant) {
@@ -187,6 +189,14 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   std::visit(
       [&](const auto& kind) { add_residual(kind, target_in(weights, &LayerWeights::residual)); },
       spec.residual);
+  return out;
+}
+
+LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names, Weights* weights) {
+  LayerTensors out;
+  out.prefix = names.prefix;
+  list_tensors(spec.layer_embedding, spec.hidden, names.layer_embedding,
+               target_in(weights, &Weights::layer_embedding), out);
   return out;
 }
 

@@ -27,6 +27,7 @@ struct NormTensor {
   Extent width;     // one number for all of a row goes to every channel
   ops::NormSpec* target = nullptr;
   bool has_offset = true;  // its weight lacks what those of the model's norms lack
+  float factor = 1;        // that its weight is multiplied by
 };
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
@@ -106,13 +107,22 @@ struct FilterTensor {
   std::vector<float> share_of(const std::vector<float>& values) const;
 };
 
+// Rows that are looked up, on every rank; in the dtype of the embedding when loaded.
+struct TableTensor {
+  std::string name;
+  int64_t rows = 0;
+  int64_t width = 0;
+  ops::View* target = nullptr;
+};
+
 // One number that the host keeps.
 struct NumberTensor {
   std::string name;
   float* target = nullptr;
 };
 
-// The tensors of one layer. Targets are null where only a description was asked for.
+// The tensors of one layer, or those that no layer has. Targets are null where only a description
+// was asked for.
 struct LayerTensors {
   std::string prefix;  // of the layer's names: "model.layers.0."
   ops::Rank rank;      // whose part of them is loaded
@@ -120,8 +130,10 @@ struct LayerTensors {
   std::vector<VectorTensor> vectors;
   std::vector<FilterTensor> filters;
   std::vector<NumberTensor> numbers;
+  std::vector<TableTensor> tables;
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
+  std::vector<std::string> unread;  // a checkpoint may have them, and nothing depends on them
 
   void add_norm(std::string_view name, Extent width, const NormKind& kind, ops::NormSpec* target);
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
@@ -152,6 +164,9 @@ Member* target_in(Weights* weights, Member Weights::*member) {
 // `spec` is the whole model's. Without a rank: of one that is alone.
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights = nullptr, ops::Rank rank = {});
+// Of no layer, besides the embedding, the head and its norm; of the first stage.
+LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names,
+                           Weights* weights = nullptr);
 NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names);
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank = {});
 // Whether the head's weight is the embedding table too, in one piece of memory.

@@ -83,10 +83,13 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
+std::string_view module_of(std::string_view table) {
+  table.remove_suffix(std::min(table.size(), kWeightSuffix.size()));
+  return table;
+}
+
 std::string_view embedding_module(const WeightNames& names) {
-  std::string_view module = names.embedding;
-  module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
-  return module;
+  return module_of(names.embedding);
 }
 
 }  // namespace
@@ -116,6 +119,17 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, ops::ProductUse::kHead));
     if (std::ranges::find(formats, head) == formats.end()) {
       budget.formats += (budget.formats.empty() ? "head " : ", head ") + ops::format_name(head);
+    }
+  }
+  if (stage.is_first()) {
+    const LayerTensors tensors = model_tensors(spec, names);
+    RUDDER_TRY(const int64_t bytes, tensor_bytes(tensors, format_of));
+    budget.bytes += bytes;
+    for (const TableTensor& table : tensors.tables) {
+      RUDDER_TRY(const ops::WeightFormat stored,
+                 format_of(module_of(table.name), ops::ProductUse::kHidden));
+      budget.bytes +=
+          table.rows * table.width * static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
     }
   }
   if (stage.embeds()) {

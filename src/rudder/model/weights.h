@@ -30,11 +30,13 @@ struct LayerWeights {
   WeightsOf<Mixer>::Type mixer;
   WeightsOf<Mlp>::Type mlp;
   ResidualWeights residual;
+  LayerEmbedding::Weights layer_embedding;
   float scale = 1;  // of the layer's output
 };
 
 struct Weights {
   ops::View embedding;  // [vocab, hidden]; empty: rows are read from `head`, which is tied
+  LayerEmbedding::ModelWeights layer_embedding;
   std::vector<LayerWeights> layers;
   ops::NormSpec final_norm;
   ops::LinearWeight head;  // [vocab, hidden]

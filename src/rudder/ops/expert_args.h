@@ -23,6 +23,7 @@ struct RouteArgs {
   RouterKind kind = RouterKind::kSoftmaxThenTop;
   bool renormalises = false;  // weights are divided by their sum
   float scale = 1.0f;         // and multiplied by that
+  View expert_scales = {};    // [experts] f32: and by the chosen expert's; optional
   // The experts lie in `groups` runs of equal length. A group's score is the sum of its two largest
   // p + correction; all but the `kept_groups` of the largest scores take no part in the choice.
   int32_t groups = 1;

@@ -19,6 +19,7 @@ struct Routing {
   std::string name;
   ReferenceRouter router;
   bool corrects = false;
+  bool scales_experts = false;
   int64_t tokens = 9;
   int64_t experts = 32;
 };
@@ -41,6 +42,9 @@ std::vector<Routing> routings() {
        true},
       {"sigmoid without a correction",
        {.kind = kSigmoid, .renormalises = true, .groups = 4, .kept_groups = 1, .chosen = 2}},
+      {.name = "scales of experts",
+       .router = {.kind = kSoftmaxThenTop, .renormalises = true, .chosen = 5},
+       .scales_experts = true},
       {"groups of one", {.kind = kSigmoid, .groups = 32, .kept_groups = 5, .chosen = 5}, true},
   };
 }
@@ -59,12 +63,19 @@ TEST_P(OpsConformance, RouteChoosesAndWeighs) {
     SCOPED_TRACE(routing.name);
     const int64_t tokens = routing.tokens;
     const int64_t num_experts = routing.experts;
-    const ReferenceRouter& router = routing.router;
+    if (routing.scales_experts && !experts->scales_experts()) continue;
+    ReferenceRouter router = routing.router;
     const View logits = random({tokens, num_experts}, 2);
     const std::vector<float> corrections = random_values(num_experts, 0.4);
     const View correction = routing.corrects ? device_.put_as(std::span<const float>(corrections),
                                                               DType::kF32, {num_experts})
                                              : View{};
+    const std::vector<float> scales = random_values(num_experts, 0.7);
+    const View expert_scales =
+        routing.scales_experts
+            ? device_.put_as(std::span<const float>(scales), DType::kF32, {num_experts})
+            : View{};
+    if (routing.scales_experts) router.expert_scales = read(expert_scales).values;
     const View chosen = poisoned(DType::kI32, {tokens, router.chosen});
     const View weights = poisoned(DType::kF32, {tokens, router.chosen});
     const auto route = [&](const View& of, const View& to, const View& shares) {
@@ -73,6 +84,7 @@ TEST_P(OpsConformance, RouteChoosesAndWeighs) {
                       .kind = router.kind,
                       .renormalises = router.renormalises,
                       .scale = static_cast<float>(router.scale),
+                      .expert_scales = expert_scales,
                       .groups = static_cast<int32_t>(router.groups),
                       .kept_groups = static_cast<int32_t>(router.kept_groups),
                       .chosen = to,

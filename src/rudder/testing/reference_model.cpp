@@ -32,8 +32,9 @@ class ReferencePass {
                 const ReferenceHooks& hooks, std::vector<std::vector<Matrix>>* patterns)
       : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hooks_(hooks), patterns_(patterns) {}
 
-  Matrix run() const {
+  Matrix run() {
     Streams x = begun();
+    const Matrix layer_rows = spec_.layer_embedding.exists() ? rows_by_layer(x[0]) : Matrix();
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
@@ -51,8 +52,13 @@ class ReferencePass {
       }
       if (layer.has_mlp()) {
         write(x, i, Part::kMlp,
-              branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
+              branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm), x[0]),
                      w.mlp_post_norm));
+      }
+      if (spec_.layer_embedding.exists()) {
+        const Matrix added = layer_row(w.layer_embedding, x[0],
+                                       layer_rows.slice(0, x[0].rows, columns_of(i), row_width()));
+        x[0] = sum_of({x[0], added}, {1, 1});
       }
       for (Matrix& stream : x) {
         for (double& value : stream.values) value *= double{w.scale};
@@ -162,6 +168,39 @@ class ReferencePass {
     return x;
   }
 
+  int64_t row_width() const { return spec_.layer_embedding.width; }
+  int64_t columns_of(size_t layer) const { return static_cast<int64_t>(layer) * row_width(); }
+
+  // model/layer_embedding.h
+  Matrix rows_by_layer(const Matrix& x) const {
+    const model::LayerEmbedding::ModelWeights& w = weights_.layer_embedding;
+    const Matrix table = to_matrix(w.table);
+    Matrix made = linear(x, w.projection);
+    for (double& value : made.values) value /= std::sqrt(static_cast<double>(spec_.hidden));
+    made = normed(made, w.norm);
+    for (int64_t t = 0; t < made.rows; ++t) {
+      for (int64_t i = 0; i < made.cols; ++i) {
+        const double stored = table.at(ids_[static_cast<size_t>(t)], i);
+        made.at(t, i) += stored * std::sqrt(static_cast<double>(row_width()));
+        made.at(t, i) *= std::sqrt(0.5);
+      }
+    }
+    return made;
+  }
+  Matrix layer_row(const model::LayerEmbedding::Weights& w, const Matrix& x,
+                   const Matrix& row) const {
+    const Matrix gate = linear(x, w.gate);
+    Matrix both(x.rows, 2 * row.cols);
+    for (int64_t t = 0; t < x.rows; ++t) {
+      for (int64_t i = 0; i < row.cols; ++i) {
+        both.at(t, i) = gate.at(t, i);
+        both.at(t, row.cols + i) = row.at(t, i);
+      }
+    }
+    const auto activation = spec_.layer_embedding.activation;
+    return normed(linear(reference_gated_act(both, activation), w.out), w.post_norm);
+  }
+
   static Matrix normed(const Matrix& x, const ops::NormSpec& norm) {
     return reference_norm(x, {.weight = to_matrix(norm.weight),
                               .alpha = to_matrix(norm.alpha),
@@ -203,8 +242,7 @@ class ReferencePass {
   }
 
   template <typename MixerWeights>
-  Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w,
-             const Matrix& in) const {
+  Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w, const Matrix& in) {
     const auto* const attention = std::get_if<model::Attention>(&mixer);
     if (const auto* const delta = std::get_if<model::GatedDelta>(&mixer)) {
       return recur(layer, *delta, std::get<model::GatedDelta::Weights>(w), in);
@@ -335,7 +373,7 @@ class ReferencePass {
   }
 
   Matrix attend(size_t layer, const model::Attention& attention, const model::Attention::Weights& w,
-                const Matrix& in) const {
+                const Matrix& in) {
     const Matrix qkv = linear(in, w.qkv);
     const int64_t q_width = attention.q_width();
     const int64_t kv_width = attention.kv_width();
@@ -344,8 +382,14 @@ class ReferencePass {
                                      : rotated(normed(part, norm), attention);
     };
     const Matrix q = grown(prepared(qkv.slice(0, qkv.rows, 0, q_width), w.q_norm));
-    const Matrix k = prepared(qkv.slice(0, qkv.rows, q_width, kv_width), w.k_norm);
-    const Matrix v = normed(qkv.slice(0, qkv.rows, q_width + kv_width, kv_width), w.v_norm);
+    keys_.resize(spec_.layers.size());
+    values_.resize(spec_.layers.size());
+    if (attention.own_kv) {
+      keys_[layer] = prepared(qkv.slice(0, qkv.rows, q_width, kv_width), w.k_norm);
+      values_[layer] = normed(qkv.slice(0, qkv.rows, q_width + kv_width, kv_width), w.v_norm);
+    }
+    const Matrix& k = keys_[model::kv_layer_of(spec_, layer)];
+    const Matrix& v = values_[model::kv_layer_of(spec_, layer)];
     ReferenceAttention reference{.num_heads = attention.num_heads,
                                  .num_kv_heads = attention.num_kv_heads,
                                  .scale = double{attention.scale},
@@ -370,9 +414,10 @@ class ReferencePass {
   }
 
   template <typename MlpWeights>
-  Matrix feed(const model::Mlp& mlp, const MlpWeights& w, const Matrix& in) const {
+  Matrix feed(const model::Mlp& mlp, const MlpWeights& w, const Matrix& in,
+              const Matrix& residual) const {
     if (const auto* const experts = std::get_if<model::Experts>(&mlp)) {
-      return chosen_sum(*experts, std::get<model::Experts::Weights>(w), in);
+      return chosen_sum(*experts, std::get<model::Experts::Weights>(w), in, residual);
     }
     const auto& gated = std::get<model::GatedMlp::Weights>(w);
     return linear(
@@ -381,8 +426,10 @@ class ReferencePass {
   }
 
   Matrix chosen_sum(const model::Experts& mlp, const model::Experts::Weights& w,
-                    const Matrix& in) const {
-    const Matrix logits = linear(in, w.router);
+                    const Matrix& shared_in, const Matrix& residual) const {
+    const Matrix in = mlp.own_norms ? normed(residual, w.pre_norm) : shared_in;
+    const Matrix logits = linear(mlp.own_norms ? normed(residual, w.router_norm) : in, w.router);
+    const Matrix scales = w.expert_scales.empty() ? Matrix() : to_matrix(w.expert_scales);
     const Matrix correction = w.correction.empty() ? Matrix() : to_matrix(w.correction);
     const auto through = [&](const Matrix& row, const ops::LinearWeight& weight, int32_t e) {
       const auto& [all, bias] = ops_.product_of(weight);
@@ -400,7 +447,8 @@ class ReferencePass {
                            .scale = mlp.router.scale,
                            .groups = mlp.router.groups,
                            .kept_groups = mlp.router.kept_groups,
-                           .chosen = mlp.chosen})) {
+                           .chosen = mlp.chosen,
+                           .expert_scales = scales.values})) {
         const Matrix made =
             through(reference_gated_act(through(row, w.gate_up, choice.expert), mlp.activation),
                     w.down, choice.expert);
@@ -408,8 +456,12 @@ class ReferencePass {
       }
     }
     if (mlp.shared_width == 0) return out;
-    const Matrix shared =
-        linear(reference_gated_act(linear(in, w.shared_gate_up), mlp.activation), w.shared_down);
+    Matrix shared = linear(reference_gated_act(linear(shared_in, w.shared_gate_up), mlp.activation),
+                           w.shared_down);
+    if (mlp.own_norms) {
+      out = normed(out, w.post_norm);
+      shared = normed(shared, w.shared_post_norm);
+    }
     const Matrix gate = mlp.shared_gate ? linear(in, w.shared_gate) : Matrix();
     for (int64_t t = 0; t < out.rows; ++t) {
       const double share = mlp.shared_gate ? 1 / (1 + std::exp(-gate.at(t, 0))) : 1;
@@ -424,6 +476,8 @@ class ReferencePass {
   std::span<const int32_t> ids_;
   const ReferenceHooks& hooks_;
   std::vector<std::vector<Matrix>>* const patterns_;
+  std::vector<Matrix> keys_;  // of each layer that has its own
+  std::vector<Matrix> values_;
 };
 
 }  // namespace

@@ -251,7 +251,11 @@ std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
     *best = -std::numeric_limits<double>::infinity();
   }
   const bool divides = router.renormalises || router.kind == ops::RouterKind::kTopThenSoftmax;
-  for (ReferenceChoice& choice : out) choice.weight *= router.scale / (divides ? sum : 1);
+  for (ReferenceChoice& choice : out) {
+    choice.weight *= router.scale / (divides ? sum : 1);
+    if (router.expert_scales.empty()) continue;
+    choice.weight *= router.expert_scales[static_cast<size_t>(choice.expert)];
+  }
   return out;
 }
 

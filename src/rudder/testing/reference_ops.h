@@ -55,6 +55,7 @@ struct ReferenceRouter {
   int64_t groups = 1;
   int64_t kept_groups = 1;
   int64_t chosen = 1;
+  std::vector<double> expert_scales = {};
 };
 struct ReferenceChoice {
   int32_t expert = 0;

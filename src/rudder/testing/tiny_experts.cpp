@@ -13,6 +13,18 @@ void add_experts(model::ModelSpec& spec) {
   spec.layers.back().mlp = experts;
 }
 
+void add_normed_experts(model::ModelSpec& spec) {
+  model::Experts experts{.hidden = 64,
+                         .count = 8,
+                         .chosen = 3,
+                         .width = 32,
+                         .activation = ops::Activation::kGeluTanh,
+                         .router = {.renormalises = true, .scales_experts = true}};
+  experts.shared_width = 48;
+  experts.own_norms = true;
+  spec.layers.front().mlp = experts;
+}
+
 void add_biased_experts(model::ModelSpec& spec) {
   model::Experts experts{.hidden = 64,
                          .count = 6,

@@ -76,6 +76,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Delta";
     case TinyArch::kSpaces:
       return "Spaces";
+    case TinyArch::kByLayer:
+      return "ByLayer";
   }
   return "";
 }
@@ -142,6 +144,14 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kSinks) add_biased_experts(spec);
+  if (arch == TinyArch::kByLayer) {
+    add_normed_experts(spec);
+    attention_of(spec.layers.front())->window = 24;
+    attention_of(spec.layers.back())->own_kv = false;
+    attention_of(spec.layers.back())->kv_layer = 1;
+    spec.layer_embedding = {.width = 24, .layers = 3, .vocab = spec.vocab};
+    for (model::LayerSpec& layer : spec.layers) layer.has_scale = true;
+  }
   if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
@@ -214,6 +224,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       spec.branch_scale = 0.5f;
       spec.logit_scale = 0.75f;
       break;
+    case TinyArch::kByLayer:
     case TinyArch::kTwoWidths:
       norms.post = true;
       attention.qk_norm = model::QkNorm::kPerHead;
@@ -291,6 +302,16 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
   const bool needs_table = spec.tied_head && !model::shares_table(spec, rank, stage);
   RUDDER_TRY(weights.head, maker.linear(model::head_module(spec, {}, rank), 2,
                                         needs_table ? &weights.embedding : nullptr));
+  const model::LayerTensors beside = model::model_tensors(spec, {}, &weights);
+  for (const model::TableTensor& table : beside.tables) {
+    RUDDER_TRY(*table.target, maker.table(table.rows, table.width));
+  }
+  for (const model::NormTensor& norm : beside.norms) {
+    RUDDER_TRY(*norm.target, maker.norm(norm, spec.norm_eps));
+  }
+  for (const model::LinearModule& linear : beside.linears) {
+    RUDDER_TRY(*linear.target, maker.linear(linear, 1));
+  }
   weights.bytes = maker.bytes();
   return part_of(std::move(weights), spec, stage);
 }

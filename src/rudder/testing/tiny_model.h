@@ -32,10 +32,12 @@ enum class TinyArch : uint8_t {
   kExperts,     // the first layer and the last are mixtures of experts, beside a shared one
   kSinks,       // windows in every other layer, sinks, biases everywhere; experts with biases and
                 // clamped gates, chosen before their softmax, and an MLP of all tokens beside them
-  kDelta,   // the first layer has a gated delta rule, the last a short convolution, that between
-            // them gated attention with partial rope, q and k normed per head
-  kSpaces,  // the first layer has a state space alone, the last an MLP alone; that between them
-            // attention and a state space side by side, and factors of its products
+  kDelta,    // the first layer has a gated delta rule, the last a short convolution, that between
+             // them gated attention with partial rope, q and k normed per head
+  kSpaces,   // the first layer has a state space alone, the last an MLP alone; that between them
+             // attention and a state space side by side, and factors of its products
+  kByLayer,  // embeddings by layer; the last layer reads the KV of the one before it; the first has
+             // a window, and experts with norms of their own and a scale each
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

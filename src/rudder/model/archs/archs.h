@@ -36,6 +36,7 @@ struct WeightNames {
   std::string_view mlp_pre_norm = "post_attention_layernorm";
   std::string_view mlp_post_norm = "";
   std::string_view layer_scale = "layer_scalar";
+  LayerEmbedding::Names layer_embedding;
   NamesOf<Mixer, Mlp>::Type branches;  // by of<Attention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
 
 #include "rudder/model/tensors.h"
 #include "rudder/model/weight_budget.h"
@@ -168,6 +172,23 @@ TEST(Archs, Gemma3MultimodalFillsDefaults) {
   EXPECT_EQ(attention_of(s->layers[5])->window, 0);
 }
 
+// Those in lines of the table, and no others.
+TEST(Archs, EachHasARowInTheTableOfModels) {
+  std::ifstream file("docs/models.md");
+  ASSERT_TRUE(file.is_open());
+  std::set<std::string> told;
+  const std::regex name("`([A-Za-z0-9_]+For(?:CausalLM|ConditionalGeneration))`");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("|")) continue;
+    for (std::sregex_iterator at(line.begin(), line.end(), name), end; at != end; ++at) {
+      EXPECT_TRUE(told.insert((*at)[1]).second) << (*at)[1] << " has two rows";
+    }
+  }
+  std::set<std::string> known;
+  for (const Architecture& one : architectures()) known.emplace(one.name);
+  EXPECT_EQ(told, known);
+}
+
 // The keys of Gemma 4 beside the common ones.
 constexpr std::string_view kGemma4Keys =
     R"("head_dim": 16, "sliding_window": 9, "hidden_size_per_layer_input": 0,
@@ -211,16 +232,64 @@ TEST(Archs, Gemma4HasWiderHeadsWhereThereIsNoWindow) {
   EXPECT_EQ(attention_of(with(R"("num_global_key_value_heads": null)").layers[1])->head_dim, 512);
 }
 
-TEST(Archs, Gemma4RefusesWhatOtherSizesHave) {
+TEST(Archs, Gemma4SharesKvBetweenItsLastLayers) {
+  const ModelSpec s = spec(
+      "Gemma4ForCausalLM",
+      fmt::format(R"({}, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                  "full_attention"], "global_head_dim": 32, "num_kv_shared_layers": 2,
+                  "use_double_wide_mlp": true, "hidden_size_per_layer_input": 24)",
+                  kGemma4Keys));
+  for (const size_t layer : {0U, 1U, 2U, 3U}) {
+    const bool is_shared = layer >= 2;
+    const Attention& attention = *attention_of(s.layers[layer]);
+    EXPECT_EQ(attention.own_kv, !is_shared);
+    EXPECT_EQ(kv_layer_of(s, layer), is_shared ? layer - 2 : layer);
+    EXPECT_EQ(kv_geometry(s.layers[layer]).num_kv_heads, is_shared ? 0 : 2);
+    EXPECT_EQ(gated_mlp_of(s.layers[layer])->width, is_shared ? 192 : 96);
+  }
+  EXPECT_EQ(s.layer_embedding.row_width(), 4 * 24);
+  EXPECT_EQ(s.layer_embedding.vocab, 262144);
+}
+
+TEST(Archs, Gemma4HasExpertsBesideEachMlp) {
+  const ModelSpec s =
+      spec("Gemma4ForCausalLM",
+           fmt::format(R"({}, "global_head_dim": 32, "enable_moe_block": true, "num_experts": 8,
+                       "top_k_experts": 3, "moe_intermediate_size": 40)",
+                       kGemma4Keys));
+  for (const LayerSpec& layer : s.layers) {
+    const Experts& experts = *experts_of(layer);
+    EXPECT_EQ(experts.count, 8);
+    EXPECT_EQ(experts.chosen, 3);
+    EXPECT_EQ(experts.width, 40);
+    EXPECT_EQ(experts.shared_width, 96);
+    EXPECT_TRUE(experts.own_norms && experts.router.renormalises && experts.router.scales_experts);
+    EXPECT_EQ(experts.activation, ops::Activation::kGeluTanh);
+  }
+}
+
+TEST(Archs, Gemma4RefusesWhatContradictsItself) {
   const auto refused = [](std::string_view key, std::string_view value) {
     expect_spec_refused("Gemma4ForCausalLM",
                         fmt::format(R"({}, "{}": {})", kGemma4Keys, key, value),
                         fmt::format("config.json: {}", key));
   };
-  refused("enable_moe_block", "true");
-  refused("hidden_size_per_layer_input", "256");
-  refused("hidden_size_per_layer_input", "null");  // 256 where nothing is said
-  refused("num_kv_shared_layers", "1");
+  expect_spec_refused("Gemma4ForCausalLM",
+                      fmt::format(R"({}, "enable_moe_block": true)", kGemma4Keys),
+                      "config.json: num_local_experts");
+  expect_spec_refused("Gemma4ForCausalLM",
+                      fmt::format(R"({}, "enable_moe_block": true, "num_experts": 4,
+                                  "moe_intermediate_size": 8, "top_k_experts": 5)",
+                                  kGemma4Keys),
+                      "config.json: top_k_experts");
+  expect_spec_refused("Gemma4ForCausalLM",
+                      fmt::format(R"({}, "hidden_size_per_layer_input": 8,
+                                  "vocab_size_per_layer_input": 99)",
+                                  kGemma4Keys),
+                      "config.json: vocab_size_per_layer_input");
+  refused("num_kv_shared_layers", "3");  // no layer without a window is in front of them
+  refused("num_kv_shared_layers", "4");
+  refused("num_experts", "8");
   refused("use_bidirectional_attention", R"("all")");
   refused("global_head_dim", "15");
   refused("global_head_dim", "null");

@@ -37,12 +37,11 @@ Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
   RUDDER_TRY(experts.count, count_of(config, keys.count));
   RUDDER_TRY(const int64_t width, config.integer(keys.width, 1, kWidest));
   experts.width = static_cast<int32_t>(width);
-  constexpr std::string_view kChosen = "num_experts_per_tok";
-  RUDDER_TRY(const int64_t chosen, config.integer(kChosen, 1, kMostExperts));
+  RUDDER_TRY(const int64_t chosen, config.integer(keys.chosen, 1, kMostExperts));
   if (chosen > experts.count) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("a token chooses {} of {} experts", chosen, experts.count),
-                config.where(kChosen));
+                config.where(keys.chosen));
   }
   experts.chosen = static_cast<int32_t>(chosen);
   return experts;

@@ -17,6 +17,7 @@ namespace rudder::model {
 struct ExpertKeys {
   std::string_view width = "moe_intermediate_size";
   std::string_view count = "num_experts";
+  std::string_view chosen = "num_experts_per_tok";
 };
 
 // An expert is as the MLPs of `spec` are, but for its width. The router is the caller's.

@@ -1,17 +1,21 @@
-// Gemma 4, its dense text models: norms as Gemma 3 has them, multiplied by w; scores without a
+// Gemma 4, its text models: norms as Gemma 3 has them, multiplied by w; scores without a
 // scale; values normed too; a number by which each layer's output is multiplied. Layers without a
 // window have wider heads, often fewer of keys, and a rope of which a part turns; in larger models
-// their values are the raw keys. The last layer has no window. What the encoders of images and
-// sound hold is not read.
+// their values are the raw keys. The last layer has no window. Some have a mixture of experts
+// beside each MLP; small ones have embeddings by layer, and last layers that read the keys and
+// values of the last layer of their kind that has its own. What the encoders of images and sound
+// hold is not read.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/class_defaults.h"
+#include "rudder/model/archs/expert_layers.h"
 #include "rudder/model/archs/gemma_like.h"
 #include "rudder/model/archs/llama_like.h"
 
@@ -29,7 +33,7 @@ constexpr std::string_view kGemma4Defaults = R"({
   "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
   "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
   "max_position_embeddings": 131072, "sliding_window": 512, "global_head_dim": 512,
-  "hidden_size_per_layer_input": 256})";
+  "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144})";
 // Where there are none, or null.
 constexpr std::string_view kGemma4Ropes = R"({
   "rope_parameters": {
@@ -39,24 +43,27 @@ constexpr std::string_view kGemma4Ropes = R"({
 constexpr std::string_view kUnifiedDefaults = R"({
   "max_position_embeddings": 262144, "sliding_window": 1024, "hidden_size_per_layer_input": 0})";
 
-// What the family has in other sizes. Of an assistant all layers read KV of its model.
-Result<void> check_dense(const HfConfig& config, bool is_assistant) {
+// What no text model of the family has. Of an assistant all layers read KV of its model.
+Result<void> check_text(const HfConfig& config, bool is_assistant) {
   const auto refuse = [&](const char* what, const char* key) {
     return fail(ErrorCode::kUnsupported, fmt::format("{} are not supported", what),
                 config.where(key));
   };
-  RUDDER_TRY(const bool has_experts, config.boolean_or("enable_moe_block", false));
-  if (has_experts) return refuse("mixtures of experts", "enable_moe_block");
-  RUDDER_TRY(const int64_t by_layer, config.integer_or("hidden_size_per_layer_input", 0, 0));
-  if (by_layer != 0) return refuse("embeddings by layer", "hidden_size_per_layer_input");
-  config.has("vocab_size_per_layer_input");  // theirs
-  RUDDER_TRY(const int64_t shared, config.integer_or("num_kv_shared_layers", 0, 0));
-  if (!is_assistant && shared != 0) return refuse("layers that share KV", "num_kv_shared_layers");
-  if (is_assistant && shared != 0) {
+  if (is_assistant) {
+    RUDDER_TRY(const bool has_experts, config.boolean_or("enable_moe_block", false));
+    if (has_experts) return refuse("an assistant's mixtures of experts", "enable_moe_block");
+    RUDDER_TRY(const int64_t by_layer, config.integer_or("hidden_size_per_layer_input", 0, 0));
+    if (by_layer != 0) {
+      return refuse("an assistant's embeddings by layer", "hidden_size_per_layer_input");
+    }
+    config.has("vocab_size_per_layer_input");  // theirs
     RUDDER_TRY(const int64_t all, config.integer("num_hidden_layers", 1));
-    if (shared != all) return refuse("an assistant's layers with KV", "num_kv_shared_layers");
+    RUDDER_TRY(const int64_t shared, config.integer_or("num_kv_shared_layers", 0, 0));
+    if (shared != 0 && shared != all) {
+      return refuse("an assistant's layers with KV", "num_kv_shared_layers");
+    }
+    RUDDER_TRY_VOID(config.boolean_or("use_double_wide_mlp", false));  // of layers that share KV
   }
-  RUDDER_TRY_VOID(config.boolean_or("use_double_wide_mlp", false));  // of layers that share KV
   // "vision": the tokens of an image see each other, and there are none.
   RUDDER_TRY(const std::string both_ways, config.string_or("use_bidirectional_attention", ""));
   if (both_ways.empty() || both_ways == "vision") return {};
@@ -145,8 +152,65 @@ Result<void> set_ropes(const HfConfig& config, const std::vector<bool>& sliding,
   return {};
 }
 
-Result<ModelSpec> read_dense(const HfConfig& config, bool is_assistant) {
-  RUDDER_TRY_VOID(check_dense(config, is_assistant));
+// The last "num_kv_shared_layers" layers read the keys and values of the last layer of their kind
+// in front of them; "use_double_wide_mlp": their MLPs are twice as wide.
+Result<void> share_kv(const HfConfig& config, const std::vector<bool>& sliding, ModelSpec& spec) {
+  constexpr std::string_view kShared = "num_kv_shared_layers";
+  const auto count = static_cast<int64_t>(spec.layers.size());
+  RUDDER_TRY(const int64_t shared, config.integer_or(kShared, 0, 0, count - 1));
+  RUDDER_TRY(const bool is_wide, config.boolean_or("use_double_wide_mlp", false));
+  const auto own = static_cast<size_t>(count - shared);
+  for (size_t i = own; i < spec.layers.size(); ++i) {
+    size_t source = own;
+    while (source > 0 && sliding[source - 1] != sliding[i]) --source;
+    if (source == 0) {
+      return fail(ErrorCode::kCorruptFile,
+                  fmt::format("no layer of the kind of layer {} has keys and values", i),
+                  config.where(kShared));
+    }
+    Attention& attention = *attention_of(spec.layers[i]);
+    attention.own_kv = false;
+    attention.kv_layer = static_cast<int32_t>(source - 1);
+    if (is_wide) gated_mlp_of(spec.layers[i])->width *= 2;
+  }
+  return {};
+}
+
+Result<void> read_layer_embedding(const HfConfig& config, ModelSpec& spec) {
+  constexpr std::string_view kWidth = "hidden_size_per_layer_input";
+  RUDDER_TRY(const int64_t width, config.integer_or(kWidth, 0, 0, kMostElements));
+  RUDDER_TRY(const int64_t vocab, config.integer_or("vocab_size_per_layer_input", spec.vocab, 0,
+                                                    std::numeric_limits<int32_t>::max()));
+  if (width == 0) return {};
+  if (vocab < spec.vocab) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} of {} tokens have embeddings by layer", vocab, spec.vocab),
+                config.where("vocab_size_per_layer_input"));
+  }
+  spec.layer_embedding = {.width = static_cast<int32_t>(width),
+                          .layers = static_cast<int32_t>(spec.layers.size()),
+                          .vocab = static_cast<int32_t>(vocab),
+                          .activation = activation_of(spec)};
+  return {};
+}
+
+// Every layer has experts beside its MLP, which has a width of its own.
+Result<void> add_experts(const HfConfig& config, ModelSpec& spec) {
+  RUDDER_TRY(const bool has_experts, config.boolean_or("enable_moe_block", false));
+  if (!has_experts) return {};
+  RUDDER_TRY(Experts experts, read_experts(config, spec, {.chosen = "top_k_experts"}));
+  experts.router.renormalises = true;
+  experts.router.scales_experts = true;
+  experts.own_norms = true;
+  for (LayerSpec& layer : spec.layers) {
+    experts.shared_width = gated_mlp_of(layer)->width;
+    layer.mlp = experts;
+  }
+  return {};
+}
+
+Result<ModelSpec> read_text(const HfConfig& config, bool is_assistant) {
+  RUDDER_TRY_VOID(check_text(config, is_assistant));
   RUDDER_TRY(ModelSpec spec, llama_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
@@ -173,12 +237,16 @@ Result<ModelSpec> read_dense(const HfConfig& config, bool is_assistant) {
     spec.layers[i].norms.post = true;
     spec.layers[i].has_scale = true;
   }
+  if (is_assistant) return spec;
+  RUDDER_TRY_VOID(share_kv(config, sliding, spec));
+  RUDDER_TRY_VOID(read_layer_embedding(config, spec));
+  RUDDER_TRY_VOID(add_experts(config, spec));
   return spec;
 }
 
 Result<ModelSpec> read_gemma4(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(config, kGemma4Defaults));
-  return read_dense(whole.with_defaults(kGemma4Ropes), false);
+  return read_text(whole.with_defaults(kGemma4Ropes), false);
 }
 
 Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
@@ -195,7 +263,7 @@ Result<ModelSpec> read_gemma4_unified(const HfConfig& config) {
 // Its logits are not capped, its rows not scaled: it embeds nothing.
 Result<ModelSpec> read_assistant_text(const HfConfig& text) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kGemma4Defaults));
-  RUDDER_TRY(ModelSpec spec, read_dense(whole.with_defaults(kGemma4Ropes), true));
+  RUDDER_TRY(ModelSpec spec, read_text(whole.with_defaults(kGemma4Ropes), true));
   spec.final_softcap = 0;
   spec.embed_scale = 1;
   return spec;
@@ -215,6 +283,13 @@ Result<ModelSpec> read_unified_assistant(const HfConfig& config) {
 WeightNames gemma4_names() {
   WeightNames names = gemma_names();
   names.norm_offset = 0;
+  Experts::Names& experts = names.of<Experts>();
+  experts.router = "router.proj";
+  experts.experts = "experts";
+  experts.stacked_gate_up = "gate_up_proj";
+  experts.stack_form = StackForm::kBehind;
+  experts.shared_gate_up = {"mlp.gate_proj", "mlp.up_proj"};
+  experts.shared_down = "mlp.down_proj";
   return names;
 }
 

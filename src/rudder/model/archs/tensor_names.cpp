@@ -28,7 +28,13 @@ constexpr std::string_view kHeads[] = {"lm_head", "language_model.lm_head"};
 // memory, and as files of Qwen3.5 were published.
 void set_stacked_experts(const weights::Checkpoint& checkpoint, Experts::Names& names) {
   constexpr std::string_view kStacked = "gate_up_proj";
-  if (!names.stacked_gate_up.empty()) return;
+  if (!names.stacked_gate_up.empty()) {
+    // And the other way round, as GGUF files are read.
+    const std::string apart = fmt::format(".{}.0.{}.weight", names.experts, names.gate);
+    const auto is_apart = [&](const weights::TensorInfo& one) { return one.name.ends_with(apart); };
+    if (std::ranges::any_of(checkpoint.tensors(), is_apart)) names.stacked_gate_up = "";
+    return;
+  }
   const std::string end = fmt::format(".{}.{}", names.experts, kStacked);
   const auto ends_so = [&](const weights::TensorInfo& one) { return one.name.ends_with(end); };
   if (std::ranges::none_of(checkpoint.tensors(), ends_so)) return;

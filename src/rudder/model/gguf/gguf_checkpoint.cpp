@@ -37,7 +37,11 @@ class GgufCheckpoint final : public Checkpoint {
     RUDDER_TRY(parts_, weights::open_gguf_files(path_));
     const weights::GgufFile& metadata = parts_.front().gguf;
     RUDDER_TRY(const std::string_view name, metadata.text("general.architecture"));
-    const auto architecture = find_gguf_architecture(name);
+    const std::string experts = fmt::format("{}.expert_count", name);
+    const auto count =
+        metadata.has(experts) ? metadata.integer(experts, 0, INT32_MAX) : Result<int64_t>(0);
+    if (!count) return tl::unexpected(count.error());
+    const auto architecture = find_gguf_architecture(name, *count > 0);
     if (!architecture) {
       Error error = architecture.error();
       error.where = metadata.where("general.architecture");
@@ -56,6 +60,8 @@ class GgufCheckpoint final : public Checkpoint {
       texts_["additional_chat_templates/tool_use.jinja"] = std::move(files.tools_template);
     }
     RUDDER_TRY(head_dim_, gguf_head_dim(metadata));
+    RUDDER_TRY(num_layers_, gguf_num_layers(metadata));
+    num_experts_ = *count;
     for (const GgufPart& part : parts_) RUDDER_TRY_VOID(add_tensors(part, **architecture));
     std::ranges::sort(tensors_, {}, &TensorInfo::name);
     const auto twice = std::ranges::adjacent_find(tensors_, {}, &TensorInfo::name);
@@ -107,8 +113,12 @@ class GgufCheckpoint final : public Checkpoint {
 
   Result<void> add_tensors(const GgufPart& part, const GgufArchitecture& architecture) {
     for (const GgufTensor& stored : part.gguf.tensors()) {
-      if (is_of_config(stored.name)) continue;
+      if (is_of_config(stored.name) || layer_in_file(stored.name) >= num_layers_) continue;
       const std::string where = part.gguf.where_tensor(stored.name);
+      if (const auto experts = experts_tensor(architecture, stored.name)) {
+        RUDDER_TRY_VOID(add_experts(part, stored, *experts));
+        continue;
+      }
       TensorInfo info{tensor_name_of(architecture, stored.name), {}, part.gguf.file()};
       info.view.dtype = DType::kF32;
       RUDDER_TRY(info.view.shape, shape_of(stored, where));
@@ -140,6 +150,49 @@ class GgufCheckpoint final : public Checkpoint {
     return {};
   }
 
+  // A tensor of all experts as one for each, or as two.
+  Result<void> add_experts(const GgufPart& part, const GgufTensor& stored,
+                           const GgufExpertsTensor& name) {
+    const std::string where = part.gguf.where_tensor(stored.name);
+    const bool is_weight = name.suffix == ".weight";
+    const int64_t modules = name.experts->second.empty() ? 1 : 2;
+    const auto dim = [&](size_t i) { return static_cast<int64_t>(stored.shape.dims[i]); };
+    if (stored.shape.rank != (is_weight ? 3 : 2) || dim(0) != num_experts_ ||
+        dim(1) % modules != 0) {
+      return fail(
+          ErrorCode::kCorruptFile,
+          fmt::format("its shape is {}, of {} experts", stored.shape.to_string(), num_experts_),
+          where);
+    }
+    if (stored.type->expand == nullptr) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("numbers of type {} are not served", stored.type->name), where);
+    }
+    const int64_t rows = dim(1) / modules;
+    const int64_t columns = is_weight ? dim(2) : 1;
+    const auto bytes = static_cast<size_t>(is_weight ? rows * stored.type->row_bytes(columns)
+                                                     : stored.type->row_bytes(rows));
+    for (int64_t i = 0; i < num_experts_ * modules; ++i) {
+      TensorInfo info{expert_name(name, i / modules,
+                                  i % modules == 0 ? name.experts->module : name.experts->second),
+                      {},
+                      part.gguf.file()};
+      PackedTensor packed{.type = stored.type,
+                          .bytes = stored.bytes.subspan(static_cast<size_t>(i) * bytes, bytes),
+                          .rows = is_weight ? rows : 1,
+                          .columns = is_weight ? columns : rows};
+      info.view.dtype = DType::kF32;
+      info.view.shape = is_weight ? tensor::Shape{rows, columns} : tensor::Shape{rows};
+      if (is_weight) {
+        info.packed = packed;
+      } else {
+        info.view.data = unpack_vector(packed);
+      }
+      tensors_.push_back(std::move(info));
+    }
+    return {};
+  }
+
   // Of a bias with heads each number is a row.
   void* unpack_vector(PackedTensor packed) {
     if (packed.head_rows > 0 && packed.type->values == 1) {
@@ -154,6 +207,8 @@ class GgufCheckpoint final : public Checkpoint {
   std::vector<GgufPart> parts_;
   std::map<std::string, std::string, std::less<>> texts_;
   int64_t head_dim_ = 0;
+  int64_t num_layers_ = 0;
+  int64_t num_experts_ = 0;
   std::vector<std::vector<float>> vectors_;
   std::vector<TensorInfo> tensors_;
 };

@@ -26,6 +26,9 @@ struct GgufSource {
 // served.
 Result<std::string> gguf_config(const GgufSource& source, const GgufArchitecture& architecture);
 
+// Layers of the model; those behind them guess further tokens ("nextn_predict_layers").
+Result<int64_t> gguf_num_layers(const weights::GgufFile& metadata);
+
 // Rows of q and of k in a head, for the order of ropes that turn neighbours.
 Result<int64_t> gguf_head_dim(const weights::GgufFile& metadata);
 

@@ -164,7 +164,7 @@ TEST(GgufConfig, WhatIsNotServedIsRefusedByItsKey) {
   expect_refused_at(with("llama.rope.scaling.type", "spiral"), "llama.rope.scaling.type", "spiral");
   expect_refused_at(with("llama.attention.sliding_window", 30U), "llama.attention.sliding_window",
                     "windows");
-  expect_refused_at(with("llama.expert_count", 8U), "llama.expert_count", "nothing here");
+  expect_refused_at(with("llama.expert_count", 8U), "llama.expert_count", "experts of this");
   expect_refused_at(with("llama.attention.scale", 0.3F), "llama.attention.scale", "nothing here");
   expect_refused_at(with("llama.residual_scale", 0.3F), "llama.residual_scale", "nothing here");
   expect_refused_at(
