@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "rudder/model/branch.h"
@@ -64,6 +65,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
   ops::LinearWeight* const gate_up = target_in(weights, &Weights::gate_up);
   ops::LinearWeight* const down = target_in(weights, &Weights::down);
+  const size_t first = out.linears.size();
   if (names.stacked_gate_up.empty()) {
     list_apart(mlp, hidden, names, gate_up, down, out);
   } else {
@@ -71,6 +73,9 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
     const std::string of_down = fmt::format("{}.{}", names.experts, names.down);
     out.add_stacked_experts(of_gate_up, 2, width, hidden, mlp.count, mlp.bias, gate_up);
     out.add_stacked_experts(of_down, 1, hidden, width, mlp.count, mlp.bias, down);
+  }
+  for (LinearModule& module : std::span(out.linears).subspan(first)) {
+    module.use = ops::ProductUse::kExperts;
   }
   if (mlp.shared_width == 0) return;
   const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};

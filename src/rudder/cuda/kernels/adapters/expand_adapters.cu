@@ -82,7 +82,7 @@ __device__ float4 load_middle(const AdapterParams& params, const ops::AdapterGro
                                           lane % 4 * 4);
 }
 
-// Rows with a gain: few adapters have them, so that others pass over this in one step.
+// Of rows with a gain, which few adapters have.
 __device__ void apply_gains(const AdapterParams& params, int row, const WarpOuts& outs, int left,
                             Floats& y) {
   const int64_t at = int64_t{row} * params.out + outs.begin;
@@ -114,7 +114,7 @@ __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
     }
     y.v[i] += delta;
   }
-  if (scale.y != 0.0f) apply_gains(params, row, outs, left, y);
+  if (__builtin_expect(scale.y != 0.0f, 0)) apply_gains(params, row, outs, left, y);
   store_run<kAligned>(static_cast<Bf16*>(params.y) + token * params.out + outs.begin, left,
                       pack(y));
 }

@@ -77,6 +77,10 @@ __device__ __forceinline__ int4 load_now(const ExpertRun* from) {
 __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+// By a warp: it has read what the barrier guards.
+__device__ __forceinline__ void give_up(uint32_t read) {
+  if (threadIdx.x % 32 == 0) barrier_arrive(read);
+}
 __device__ __forceinline__ float gated(float gate, float up, ops::Activation activation) {
   switch (activation) {
     case ops::Activation::kSilu:
@@ -137,7 +141,7 @@ class ExpertTiles {
 
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
-      barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeThreads : 1) + kTokenThreads);
+      barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeWarps : 1) + kTokenThreads);
       barrier_init(barrier_of(read_, i), kMmaThreads / 32);
     }
     if constexpr (kOfCodes) codes_.init();
@@ -387,10 +391,6 @@ class ExpertTiles {
       at_.next(slots_.count);
     }
   }
-  __device__ __forceinline__ static void give_up(uint32_t read) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(read);
-  }
-
   __device__ static uint32_t group() {
     return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   }

@@ -562,9 +562,6 @@ class LowKernel {
   __device__ __forceinline__ float* part_of(int block) const {
     return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
   }
-  __device__ __forceinline__ uint32_t* flag_of(int block) const {
-    return p_.asked.flags + block * kGroups + group_;
-  }
   // Each thread's sums, for the thread of the block with the tile's first chunks that has the same.
   __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
     const auto block = static_cast<int>(blockIdx.x);
@@ -577,7 +574,8 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
+      uint32_t* const flag = p_.asked.flags + block * kGroups + group_;
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
     }
   }
   // What the blocks behind this one have of the tile, in the order of the chunks.
@@ -589,14 +587,12 @@ class LowKernel {
     const int first = static_cast<int>(blockIdx.x) + 1;
     const int last = static_cast<int>(min(end, int64_t{blocks}));
     for (int block = first + thread_; block < last; block += 128) {
+      uint32_t* const flag = p_.asked.flags + block * kGroups + group_;
       uint32_t is_there = 0;
       while (is_there == 0) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(is_there)
-                     : "l"(flag_of(block))
-                     : "memory");
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
       }
-      *flag_of(block) = 0;  // for the next launch
+      *flag = 0;  // for the next launch
     }
     sync_group();
     constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
