@@ -114,10 +114,9 @@ __device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
 template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 class LowKernel {
  public:
-  static constexpr bool kIsOfCodes = kWay == LowWay::kCodes;
   static constexpr bool kIsShifted = kWay == LowWay::kShifted;
   static constexpr bool kIsWhole = kWay == LowWay::kWhole;
-  static constexpr int kGroups = (kIsOfCodes || kIsShifted) && kTokens <= 64
+  static constexpr int kGroups = (kWay == LowWay::kCodes || kIsShifted) && kTokens <= 64
                                      ? 4
                                      : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
@@ -128,7 +127,7 @@ class LowKernel {
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
   // Whether the warps that multiply take registers of the others.
   __host__ __device__ static constexpr bool moves_registers() {
-    return kIsMany || (kIsOfCodes && kTokens == 64);
+    return kIsMany || (kWay == LowWay::kCodes && kTokens == 64);
   }
   static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kIsShifted ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
@@ -407,7 +406,7 @@ class LowKernel {
     } else if constexpr (kIsShifted) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
-    } else if constexpr (kIsOfCodes) {
+    } else if constexpr (kWay == LowWay::kCodes) {
       float sums[kBlocks][kSums] = {};
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_chunk(c, sums);
