@@ -601,6 +601,8 @@ cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cuda
   p.x_bytes = asked.list.run_pairs * kChunkBytes;
   p.slots = std::min(kMostSlots,
                      kRingBytes<kForm> / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
+  // Two slots are made of a chunk of codes, and one is given up when the next one is there.
+  if (Tiles::kOfCodes && p.slots < 3) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;
   if constexpr (!Tiles::kOfCodes) {
     EncodeTensorMap encode = nullptr;
