@@ -19,33 +19,32 @@ namespace rudder::cuda {
 namespace {
 
 constexpr int kRank = 16;
-constexpr int kLayers = 8;
+constexpr int kTableLayers = 8;
 constexpr int kMostAdapters = 32;
-constexpr int64_t kMostTokens = 128;
-constexpr int64_t kWidest = 28672;
+constexpr int64_t kMostAdapted = 128;
+constexpr int64_t kWidestAdapted = 28672;
 constexpr int64_t kProductCycles = 20000;
-constexpr int64_t kFlushBytes = int64_t{256} << 20;
 
-struct Product {
+struct Adapted {
   int64_t in;
   int parts;
   int64_t part_end[kMostAdapterParts];
 
   int64_t out() const { return part_end[parts - 1]; }
 };
-constexpr Product kProducts[] = {{4096, 3, {4096, 5120, 6144}},
-                                 {4096, 1, {4096, 0, 0}},
-                                 {4096, 2, {14336, 28672, 0}},
-                                 {14336, 1, {4096, 0, 0}}};
+constexpr Adapted kAdaptedProducts[] = {{4096, 3, {4096, 5120, 6144}},
+                                        {4096, 1, {4096, 0, 0}},
+                                        {4096, 2, {14336, 28672, 0}},
+                                        {14336, 1, {4096, 0, 0}}};
 
 // Matrices of a product and their scales; no adapter has gains.
-struct Table {
-  explicit Table(const Product& product)
+struct Matrices {
+  explicit Matrices(const Adapted& product)
       : a(kMostAdapters * product.parts * kRank * product.in, 0x11),
         b(kMostAdapters * product.out() * kRank, 0x11),
         scales(scales_of(product)),
         gains(kMostAdapters * product.out()) {}
-  static std::vector<float> scales_of(const Product& product) {
+  static std::vector<float> scales_of(const Adapted& product) {
     std::vector<float> scales;
     for (int i = 0; i < kMostAdapters * product.parts; ++i) {
       scales.push_back(0.5f);
@@ -63,13 +62,14 @@ struct Table {
 int run_adapters_bench(int rounds) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreate(&stream), "stream");
-  std::vector<std::unique_ptr<Table>> tables;
-  for (int i = 0; i < kLayers; ++i) {
-    for (const Product& product : kProducts) tables.push_back(std::make_unique<Table>(product));
+  std::vector<std::unique_ptr<Matrices>> tables;
+  for (int i = 0; i < kTableLayers; ++i) {
+    for (const Adapted& product : kAdaptedProducts)
+      tables.push_back(std::make_unique<Matrices>(product));
   }
-  const Buffer<uint16_t> x(kMostTokens * kWidest, 0x22);
-  const Buffer<uint16_t> y(kMostTokens * kWidest, 0x22);
-  const Buffer<float> mid(kMostTokens * kMostAdapterParts * kRank);
+  const Buffer<uint16_t> x(kMostAdapted * kWidestAdapted, 0x22);
+  const Buffer<uint16_t> y(kMostAdapted * kWidestAdapted, 0x22);
+  const Buffer<float> mid(kMostAdapted * kMostAdapterParts * kRank);
   const Buffer<uint8_t> flush(kFlushBytes);
   for (const int adapters : {1, kMostAdapters}) {
     for (const int64_t tokens : {1, 32, 128}) {
@@ -84,9 +84,9 @@ int run_adapters_bench(int rounds) {
       const Buffer<ops::AdapterGroup> d_groups(groups);
       const auto enqueue = [&](bool shrinks, bool expands) {
         size_t at = 0;
-        for (int layer = 0; layer < kLayers; ++layer) {
-          for (const Product& product : kProducts) {
-            const Table& table = *tables[at++];
+        for (int layer = 0; layer < kTableLayers; ++layer) {
+          for (const Adapted& product : kAdaptedProducts) {
+            const Matrices& table = *tables[at++];
             AdapterParams p;
             p.x = x.data();
             p.order = d_order.data();
@@ -111,13 +111,13 @@ int run_adapters_bench(int rounds) {
         }
       };
       std::vector<std::unique_ptr<Graph>> graphs;
-      for (const auto& [shrinks, expands] :
-           {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
-        graphs.push_back(std::make_unique<Graph>(stream, [&] { enqueue(shrinks, expands); }));
+      for (const int kernels : {0, 1, 2}) {
+        graphs.push_back(
+            std::make_unique<Graph>(stream, [&] { enqueue(kernels > 0, kernels > 1); }));
       }
       const std::vector<double> us = time_graphs(graphs, rounds, flush, stream);
       std::printf("%2d adapters, %3ld tokens: us a layer: shrink %.2f, expand %.2f\n", adapters,
-                  tokens, (us[1] - us[0]) / kLayers, (us[2] - us[1]) / kLayers);
+                  tokens, (us[1] - us[0]) / kTableLayers, (us[2] - us[1]) / kTableLayers);
     }
   }
   return 0;

@@ -217,8 +217,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.block_size = kind.block_size;
   params.window = kind.window;
   params.scale = args.scale;
-  params.softcap = args.softcap;
-  params.sinks = static_cast<const float*>(args.sinks.data);
+  params.softmax = {args.softcap, static_cast<const float*>(args.sinks.data)};
   params.gate = gate_params(args.gate, config_of(kind), settings_.least_sparse_pages);
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());

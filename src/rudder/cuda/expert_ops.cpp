@@ -23,11 +23,7 @@ using tensor::View;
 
 constexpr const char* kExpertsField = "experts";
 constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
-// What stays codes: MXFP4.
-constexpr ops::WeightFormat kExpertCodes = {.codes = ops::Codes::kU4,
-                                            .scale = ops::ScaleType::kE8M0,
-                                            .group = kCodeGroup,
-                                            .table = ops::CodeTable::kE2M1};
+static_assert(ops::kMxfp4.group == kCodeGroup);
 
 cudaError_t no_memory(cudaStream_t /*stream*/) {
   return cudaErrorMemoryAllocation;
@@ -37,8 +33,8 @@ int64_t experts_of(const ops::LinearWeight& weight) {
   return cuda_weight(weight).weight.shape[0] / weight.out;
 }
 
-ExpertForm form_of(const ops::LinearWeight& weight) {
-  if (weight.format == kExpertCodes) return ExpertForm::kE2m1;
+ExpertForm expert_form_of(const ops::LinearWeight& weight) {
+  if (weight.format == ops::kMxfp4) return ExpertForm::kE2m1;
   return weight.input == ops::InputForm::kF8Rows ? ExpertForm::kE4m3 : ExpertForm::kBf16;
 }
 
@@ -61,19 +57,17 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                             kMostExperts, experts),
                 kExpertsField);
   }
-  const bool is_of_codes = parts[0].format == kExpertCodes;
+  const bool is_of_codes = parts[0].format == ops::kMxfp4;
   for (const ops::LinearPart& part : parts) {
-    const bool is_taken = is_of_codes ? part.format == kExpertCodes
-                                      : part.format.is_wide() || part.format == ops::kFp8Rows;
-    if (!is_taken) return no_products_of(part.format);
+    RUDDER_TRY(const ops::WeightFormat format,
+               backend_.format_for(part.format, ops::ProductUse::kExperts));
+    const bool is_taken =
+        is_of_codes ? format == ops::kMxfp4 : format.is_wide() || format == ops::kFp8Rows;
+    if (!is_taken) return no_products_of(format);
   }
   if (is_of_codes) return make_codes(parts, experts);
   RUDDER_TRY(ops::LinearWeight weight, backend_.make_linear(parts));
-  // Wide parts may be rounded when they are loaded.
-  if (!weight.format.is_wide() && weight.format != ops::kFp8Rows) {
-    return no_products_of(weight.format);
-  }
-  if (!expert_product_takes(form_of(weight), weight.in, weight.out, false)) {
+  if (!expert_product_takes(expert_form_of(weight), weight.in, weight.out, false)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes rows of experts of whole 16 bytes, not of {} "
                             "elements",
@@ -89,7 +83,7 @@ Result<ops::LinearWeight> ExpertOps::make_codes(std::span<const ops::LinearPart>
   const size_t of_expert = parts.size() / static_cast<size_t>(experts);
   ops::LinearWeight weight;
   weight.in = parts[0].in();
-  weight.format = kExpertCodes;
+  weight.format = ops::kMxfp4;
   int64_t most_rows = 0;
   for (const ops::LinearPart& part : parts.first(of_expert)) {
     weight.out += part.out();
@@ -97,7 +91,7 @@ Result<ops::LinearWeight> ExpertOps::make_codes(std::span<const ops::LinearPart>
     if (part.out() % kCodeRows == 0) continue;
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes experts of {} of whole {} rows, not of {}",
-                            ops::format_name(kExpertCodes), kCodeRows, part.out()),
+                            ops::format_name(ops::kMxfp4), kCodeRows, part.out()),
                 kExpertsField);
   }
   auto packed = std::make_shared<CudaWeight>();
@@ -259,7 +253,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.experts = experts;
   params.out = weight.out;
   params.in = weight.in;
-  params.form = form_of(weight);
+  params.form = expert_form_of(weight);
   params.is_gated = args.activation.has_value();
   params.activation = args.activation.value_or(ops::Activation::kSilu);
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);

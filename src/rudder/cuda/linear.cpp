@@ -107,6 +107,7 @@ Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) c
 Result<ops::WeightFormat> Linear::format_for(const ops::WeightFormat& file,
                                              ops::ProductUse use) const {
   if (use == ops::ProductUse::kHead) return format_as(file, settings_.head_dtype);
+  if (use == ops::ProductUse::kExperts && file == ops::kMxfp4) return file;  // expert_ops.h
   return use == ops::ProductUse::kRouter ? format_as(file, DType::kBF16) : stored_format(file);
 }
 

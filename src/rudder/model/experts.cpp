@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "rudder/model/branch.h"
@@ -84,6 +85,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
   ops::LinearWeight* const gate_up = target_in(weights, &Weights::gate_up);
   ops::LinearWeight* const down = target_in(weights, &Weights::down);
+  const size_t first = out.linears.size();
   if (names.stacked_gate_up.empty()) {
     list_apart(mlp, hidden, names, gate_up, down, out);
   } else {
@@ -93,6 +95,9 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
     const InStack of_one{.experts = mlp.count, .form = names.stack_form};
     out.add_stacked_experts(of_gate_up, of_two, width, hidden, mlp.bias, gate_up);
     out.add_stacked_experts(of_down, of_one, hidden, width, mlp.bias, down);
+  }
+  for (LinearModule& module : std::span(out.linears).subspan(first)) {
+    module.use = ops::ProductUse::kExperts;
   }
   if (mlp.shared_width == 0) return;
   const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};

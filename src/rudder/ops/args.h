@@ -78,8 +78,9 @@ struct LinearWeight {
 };
 
 // What a product's result is for, as far as the format of its weight depends on that: it goes on to
-// other products; it is logits; it is what a mixture of experts chooses by.
-enum class ProductUse : uint8_t { kHidden, kHead, kRouter };
+// other products; it is logits; it is what a mixture of experts chooses by; or it is that of the
+// experts (ExpertOps), which have kernels of their own.
+enum class ProductUse : uint8_t { kHidden, kHead, kRouter, kExperts };
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes
 // of its tensors are those of stored_parts(format, out_i, in).

@@ -47,6 +47,9 @@ struct WeightFormat {
 Result<WeightFormat> wide_format(tensor::DType dtype);
 // E4M3 with one f32 scale a row.
 inline constexpr WeightFormat kFp8Rows = {.codes = Codes::kF8E4M3, .scale = ScaleType::kF32};
+// E2M1 with a power of two for 32 inputs, as OCP's MXFP4.
+inline constexpr WeightFormat kMxfp4 = {
+    .codes = Codes::kU4, .scale = ScaleType::kE8M0, .group = 32, .table = CodeTable::kE2M1};
 
 // The tensors that hold a weight; one without rows is not there.
 struct StoredPart {

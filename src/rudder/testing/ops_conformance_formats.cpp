@@ -241,8 +241,6 @@ TEST_P(OpsConformance, ExpertsOfMxfp4) {
   constexpr int64_t kChosen = 2;
   constexpr int64_t kIn = 160;
   constexpr int64_t kHalf = 56;
-  constexpr WeightFormat kFormat = {
-      .codes = Codes::kU4, .scale = ScaleType::kE8M0, .group = 32, .table = CodeTable::kE2M1};
   DrawnParts drawn(random_);
   std::vector<Matrix> numbers(kExperts, Matrix(0, kIn));
   std::vector<Matrix> sizes(kExperts, Matrix(0, kIn));
@@ -251,7 +249,7 @@ TEST_P(OpsConformance, ExpertsOfMxfp4) {
   std::vector<ops::LinearPart> parts;
   for (size_t e = 0; e < kExperts; ++e) {
     for (const int64_t half : {0, 1}) {
-      parts.push_back(drawn.draw(kFormat, kHalf, kIn, numbers[e], sizes[e]));
+      parts.push_back(drawn.draw(ops::kMxfp4, kHalf, kIn, numbers[e], sizes[e]));
       std::vector<float>& bias = memory.emplace_back(random_values(kHalf));
       for (size_t i = 0; i < bias.size(); ++i) {
         bias[i] = tensor::to_float(tensor::to_bf16(bias[i]));
@@ -261,7 +259,7 @@ TEST_P(OpsConformance, ExpertsOfMxfp4) {
     }
   }
   const auto weight = experts->make_experts(parts, kExperts);
-  if (!ops_.stored_format(kFormat)) {
+  if (!ops_.stored_format(ops::kMxfp4)) {
     ASSERT_FALSE(weight);
     EXPECT_EQ(weight.error().code, ErrorCode::kUnsupported);
     return;

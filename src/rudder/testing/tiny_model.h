@@ -16,13 +16,13 @@
 namespace rudder::testing {
 
 enum class TinyArch : uint8_t {
-  kPreNorm,   // grouped queries, untied head, biases
-  kSandwich,  // norms before and after each branch, windows, soft-caps, two ropes, tied head
-  kPostNorm,  // norms after each branch only, q and k normed over all heads
-  kHeadNorm,  // q and k normed per head, head_dim apart from hidden / heads
-  kGated,     // gates instead of softmaxes, norms that clip, ReGLU
-  kScaled,    // every scale: of branches, layers, logits, queries by position; v-norm, norms of
-              // heads behind the rope, sinks, a layer without rope, proportional rope
+  kPreNorm,    // grouped queries, untied head, biases
+  kSandwich,   // norms before and after each branch, windows, soft-caps, two ropes, tied head
+  kPostNorm,   // norms after each branch only, q and k normed over all heads
+  kHeadNorm,   // q and k normed per head, head_dim apart from hidden / heads
+  kGated,      // gates instead of softmaxes, norms that clip, ReGLU
+  kScaled,     // every scale: of branches, layers, logits, queries by position; v-norm, norms of
+               // heads behind the rope, sinks, a layer without rope, proportional rope
   kTwoWidths,  // layers without a window have wider heads, fewer of keys, values that are raw keys;
                // v-norm, proportional rope, a scale of every layer, a soft-cap of logits
   kRecurrent,  // the first layer and the last have a toy mixer with a state (decayed_sum.h), which

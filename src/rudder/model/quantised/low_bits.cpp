@@ -112,7 +112,7 @@ Result<WeightFormat> low_bit_format(const ModuleTensors& tensors,
                           .group = group.inputs,
                           .table = CodeTable::kE2M1};
     case StoredAs::kMxfp4Stack:
-      return kMxfp4;
+      return ops::kMxfp4;
     case StoredAs::kFp8Blocks:
       return WeightFormat{.codes = Codes::kF8E4M3,
                           .scale = ScaleType::kF32,

@@ -17,12 +17,6 @@ namespace rudder::model {
 
 using Memory = std::vector<std::vector<std::byte>>;
 
-// E2M1 of which 32 share an E8M0.
-inline constexpr ops::WeightFormat kMxfp4 = {.codes = ops::Codes::kU4,
-                                             .scale = ops::ScaleType::kE8M0,
-                                             .group = 32,
-                                             .table = ops::CodeTable::kE2M1};
-
 // Whether the checkpoint has the module's weight in the form of the group, which is one of few
 // bits.
 bool has_low_bits(const ModuleTensors& tensors, const Quantisation::Group& group);

@@ -82,7 +82,7 @@ Result<ops::LinearPart> read_mxfp4_stack(const ModuleTensors& tensors, const InS
   RUDDER_TRY(const View scales,
              tensors.take("_scales", {stack.experts, all_rows, groups}, {DType::kU8}));
   if (!reads) return ops::LinearPart{};
-  const StoredWeight out(kMxfp4, rows, in, memory);
+  const StoredWeight out(ops::kMxfp4, rows, in, memory);
   gather(codes, stack, rows, in / 2, static_cast<std::byte*>(out.part().codes.data));
   gather(scales, stack, rows, groups, static_cast<std::byte*>(out.part().scales.data));
   return out.part();

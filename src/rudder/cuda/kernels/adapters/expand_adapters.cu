@@ -82,7 +82,7 @@ __device__ float4 load_middle(const AdapterParams& params, const ops::AdapterGro
                                           lane % 4 * 4);
 }
 
-// Rows with a gain: few adapters have them, so that others pass over this in one step.
+// Of rows with a gain, which few adapters have.
 __device__ void apply_gains(const AdapterParams& params, int row, const WarpOuts& outs, int left,
                             Floats& y) {
   const int64_t at = int64_t{row} * params.out + outs.begin;
@@ -114,7 +114,7 @@ __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
     }
     y.v[i] += delta;
   }
-  if (scale.y != 0.0f) apply_gains(params, row, outs, left, y);
+  if (__builtin_expect(scale.y != 0.0f, 0)) apply_gains(params, row, outs, left, y);
   store_run<kAligned>(static_cast<Bf16*>(params.y) + token * params.out + outs.begin, left,
                       pack(y));
 }
@@ -142,42 +142,59 @@ __device__ void fetch_ahead(const AdapterParams& params, const WarpOuts& outs, i
   }
 }
 
-// Adds to the outputs of a group's tokens.
-template <bool kAligned, bool kScaled>
-__device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, int lane,
-                             const Ahead& ahead) {
-  const ops::AdapterGroup& group = ahead.group;
-  if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
-  const int tiles = (group.count + kTileTokens - 1) / kTileTokens;
-  const int pieces = ahead.scale.x == 0.0f ? 0 : params.rank / kTileRank;
-  const int left = outs.end - outs.begin;
+// What it reads of a group that kernels in front write: outputs of the thread's tokens, and what
+// shrink made of a token.
+struct Written {
   Packed before[kGroupTiles][2];
   float4 middle[kGroupTiles];
+};
+
+__device__ int pieces_of(const AdapterParams& params, const Ahead& ahead) {
+  return ahead.scale.x == 0.0f ? 0 : params.rank / kTileRank;
+}
+
+template <bool kAligned>
+__device__ void fetch_written(const AdapterParams& params, const WarpOuts& outs, int lane,
+                              const Ahead& ahead, Written& written) {
+  if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
+  const ops::AdapterGroup& group = ahead.group;
+  const int left = outs.end - outs.begin;
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
-    if (tile >= tiles) continue;
-    if (pieces > 0) {
-      middle[tile] = load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
+    if (tile * kTileTokens >= group.count) continue;
+    if (pieces_of(params, ahead) > 0) {
+      written.middle[tile] =
+          load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (ahead.token[tile][i] < 0 || left <= 0) continue;
-      before[tile][i] =
+      written.before[tile][i] =
           load_run<kAligned>(static_cast<const Bf16*>(params.y) +
                                  int64_t{ahead.token[tile][i]} * params.out + outs.begin,
                              min(left, kRun));
     }
   }
+}
+
+// Adds to the outputs of a group's tokens.
+template <bool kAligned, bool kScaled>
+__device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, int lane,
+                             const Ahead& ahead, const Written& written) {
+  const ops::AdapterGroup& group = ahead.group;
+  if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
+  const int pieces = pieces_of(params, ahead);
+  const int left = outs.end - outs.begin;
   Factors factors = ahead.factors;
 #pragma unroll
   for (int tile = 0; tile < kGroupTiles; ++tile) {
-    if (tile >= tiles) continue;
+    if (tile * kTileTokens >= group.count) continue;
     float c[kMmas][4] = {};
     for (int piece = 0; piece < pieces; ++piece) {
       if (pieces > 1 && (piece > 0 || tile > 0)) {
         load_factors(params, group.row, outs, piece, lane, factors);
       }
-      const Middle m = split(piece == 0 ? middle[tile]
+      const Middle m = split(piece == 0 ? written.middle[tile]
                                         : load_middle(params, group, tile * kTileTokens + lane / 4,
                                                       outs, piece, lane));
 #pragma unroll
@@ -196,7 +213,7 @@ __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, 
         sums.v[2 * j + 1] = c[j][2 + i];
       }
       store_outs<kAligned, kScaled>(params, group.row, ahead.token[tile][i], outs, ahead.scale,
-                                    sums, before[tile][i]);
+                                    sums, written.before[tile][i]);
     }
   }
 }
@@ -224,11 +241,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   dependency_wait();
   dependency_trigger();
   while (ahead.group.count > 0) {
+    // What the group waits for is asked for in front of the next one's.
+    Written written;
+    fetch_written<kAligned>(params, outs, lane, ahead, written);
     Ahead next;
     next.group = following;
-    fetch_ahead(params, outs, lane, next);
-    following = next_group();
-    expand_group<kAligned, kScaled>(params, outs, lane, ahead);
+    if (following.count > 0) {
+      fetch_ahead(params, outs, lane, next);
+      following = next_group();
+    }
+    expand_group<kAligned, kScaled>(params, outs, lane, ahead, written);
     ahead = next;
   }
 }

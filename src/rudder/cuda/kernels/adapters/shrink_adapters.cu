@@ -70,22 +70,6 @@ __device__ void multiply(const Bf16* x, bool exists, int64_t column, int64_t end
   for (int i = 0; i < 4; ++i) sums[i] += second[i];
 }
 
-// Expand's B of the group, of one part, to L2: it is read when the product behind has ended, and
-// nothing else can ask for it earlier. A share of it by one thread of each block of the cluster.
-__device__ void prefetch_factors(const AdapterParams& params, int row, int part) {
-  const int64_t begin = part == 0 ? 0 : params.part_end[part - 1];
-  const int64_t outs = params.part_end[part] - begin;
-  const int64_t first = outs * blockIdx.x / kCluster;
-  const int64_t end = outs * (blockIdx.x + 1) / kCluster;
-  const Bf16* const b = static_cast<const Bf16*>(params.b) +
-                        (int64_t{row} * params.out + begin + first) * params.rank;
-  const auto bytes = static_cast<uint32_t>((end - first) * params.rank * sizeof(Bf16));
-  if (bytes == 0) return;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(b)),
-               "r"(bytes)
-               : "memory");
-}
-
 // Grid: kCluster slices of the inputs, parts * rank / 16 pieces of the rank, groups. Shared memory:
 // the sums of the warps, by tile; then those that the blocks of the cluster send: block i adds what
 // they have of a tile's token i.
@@ -124,9 +108,6 @@ __global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 4 : 2)
   }
   Slice<kChunks> slice;
   load_slice<kAligned>(params, a, begin + lane % 4 * kRun, end, slice);
-  if (thread == 0 && first % params.rank == 0 && scale != 0.0f) {
-    prefetch_factors(params, group.row, first / params.rank);
-  }
   cluster_wait();
   dependency_wait();
   if (scale == 0.0f) return;  // all of the cluster

@@ -45,7 +45,8 @@ struct SoftmaxSums {
   float largest = -INFINITY;
   float sum = 0;
 
-  __device__ SoftmaxSums(const PlainAttentionParams& p, int /*head*/) : softcap(p.softcap) {}
+  __device__ SoftmaxSums(const PlainAttentionParams& p, int /*head*/)
+      : softcap(p.softmax.softcap) {}
   static __device__ int reach(const PlainAttentionParams&) { return 0; }
   // Returns the key's weight; `shrink` is for the sums before it, 0 for the first key.
   __device__ float add(float score, float& shrink) {
@@ -181,11 +182,12 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncthreads();
 
   const float v_scale = p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
-  const float sink = p.sinks != nullptr ? p.sinks[head] : -INFINITY;
+  const float* const sinks = p.softmax.sinks;
+  const float sink = sinks != nullptr ? sinks[head] : -INFINITY;
   float largest = sink;
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
-    float sum = p.sinks != nullptr ? expf(sink - largest) : 0.0f;
+    float sum = sinks != nullptr ? expf(sink - largest) : 0.0f;
     float total = 0;
     for (int w = 0; w < kWarps; ++w) {
       if (sum_of[w] == 0.0f) continue;  // a warp without keys; a NaN is not skipped
@@ -209,7 +211,7 @@ auto kernel_of(KvType type) {
 
 cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream) {
   if (params.num_tokens <= 0) return cudaSuccess;
-  if (params.sinks != nullptr && params.gate.length > 0) return cudaErrorInvalidValue;
+  if (params.softmax.sinks != nullptr && params.gate.length > 0) return cudaErrorInvalidValue;
   const bool sees_less = params.window > 0 || params.gate.length > 0;  // than a tree's path
   if (params.head_dim > kPlainAttentionMaxHeadDim || params.num_heads > 65535 ||
       (params.ancestors != nullptr && sees_less)) {

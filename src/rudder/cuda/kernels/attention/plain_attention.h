@@ -15,6 +15,11 @@ namespace rudder::cuda {
 
 constexpr int32_t kPlainAttentionMaxHeadDim = 512;
 
+struct PlainSoftmax {
+  float softcap = 0.0f;          // 0 = off
+  const float* sinks = nullptr;  // as of AttentionParams
+};
+
 struct PlainAttentionParams {
   const void* q = nullptr;   // [T, num_heads * head_dim] bf16
   const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim]
@@ -34,10 +39,9 @@ struct PlainAttentionParams {
   int32_t block_size = 0;
   int32_t window = 0;  // 0 = all
   float scale = 1.0f;
-  float softcap = 0.0f;          // 0 = off
-  const float* sinks = nullptr;  // AttentionParams
-  GateParams gate;               // with it there are neither soft-cap nor sinks
-  void* out = nullptr;           // [T, num_heads * head_dim] bf16
+  PlainSoftmax softmax;
+  GateParams gate;      // with it there is no softmax
+  void* out = nullptr;  // [T, num_heads * head_dim] bf16
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream);

@@ -42,6 +42,7 @@ __device__ __forceinline__ uint4 code_numbers(uint32_t word, uint32_t factor) {
 constexpr int kCodeRingBytes = 40 << 10;
 constexpr int kMostCodeSlots = 12;
 constexpr int kCodeThreads = 128;  // that make numbers of a chunk of codes
+constexpr int kCodeWarps = kCodeThreads / 32;
 
 struct CodeBarriers {
   uint64_t full[kMostCodeSlots];
@@ -79,7 +80,7 @@ class CodeRing {
   __device__ void init() const {
     for (int32_t i = 0; i < kSlots; ++i) {
       barrier_init(barrier_of(ring_.full, i), 1);
-      barrier_init(barrier_of(read_, i), kCodeThreads);
+      barrier_init(barrier_of(read_, i), kCodeWarps);
     }
   }
 
@@ -129,9 +130,13 @@ class CodeRing {
           expand_half(ring_.slot(at_.at), half, slots.slot(to[half].at) + offset, own);
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        barrier_arrive(barrier_of(slots.full, to[0].at));
-        if (count == 2) barrier_arrive(barrier_of(slots.full, to[1].at));
-        barrier_arrive(barrier_of(read_, at_.at));
+        // One lane for all: arrivals of a barrier are taken one by one.
+        __syncwarp();
+        if (own % 32 == 0) {
+          barrier_arrive(barrier_of(slots.full, to[0].at));
+          if (count == 2) barrier_arrive(barrier_of(slots.full, to[1].at));
+          barrier_arrive(barrier_of(read_, at_.at));
+        }
       }
       at_.next(kSlots);
       if (++turn_ == kGroups) turn_ = 0;

@@ -24,10 +24,15 @@ constexpr int kMostRows = 192;
 constexpr int kMostGroups = kManyPairs / kGroupPairs;
 constexpr int kFp8Chunks = 4;  // as of products/ring_product.cu
 // The last warpgroup fetches: a warp W, the others rows of x.
+constexpr int kFetchThreads = 128;
 constexpr int kTokenThreads = 96;
 constexpr int kPieceBytes = 16;
 constexpr int kPieces = kChunkBytes / kPieceBytes;
 constexpr int kRowsAtOnce = kTokenThreads / kPieces;
+
+// Of all slots; codes lie behind them.
+template <ExpertForm kForm>
+constexpr int kRingBytes = kSlotBytes - (kForm == ExpertForm::kE2m1 ? kCodeRingBytes : 0);
 
 struct TileParams {
   TensorMap weight;  // boxes of 128 bytes of half as many rows as a tile has
@@ -77,6 +82,10 @@ __device__ __forceinline__ int4 load_now(const ExpertRun* from) {
 __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+// By a warp: it has read what the barrier guards.
+__device__ __forceinline__ void give_up(uint32_t read) {
+  if (threadIdx.x % 32 == 0) barrier_arrive(read);
+}
 __device__ __forceinline__ float gated(float gate, float up, ops::Activation activation) {
   switch (activation) {
     case ops::Activation::kSilu:
@@ -105,7 +114,6 @@ class ExpertTiles {
   static constexpr int kColumns = kGated ? kHalf : kRows;  // of y
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
   static constexpr int kMmaThreads = 128 * kGroups;
-  static constexpr int kFetchThreads = 128;
   static constexpr int kThreads = kMmaThreads + kFetchThreads + (kOfCodes ? Codes::kThreads : 0);
   // Of the warps that multiply and of the others, where registers move: 65,536 in all.
   enum Registers : int {
@@ -114,7 +122,6 @@ class ExpertTiles {
                                   : 192,
     kOtherRegisters = kOfCodes && kGroups == 1 ? 72 : 56
   };
-  static constexpr int kRingBytes = kSlotBytes - (kOfCodes ? kCodeRingBytes : 0);
   static constexpr int kRowsEach = (kGroups * kGroupPairs + kRowsAtOnce - 1) / kRowsAtOnce;
   // A warp of them copies each third four rows of a tile, and looks up which these are.
   static constexpr int kRowsOfWarp = kRowsAtOnce / 3;
@@ -128,7 +135,7 @@ class ExpertTiles {
     slots_ = {shared_address(shared), static_cast<uint32_t>(p.x_bytes) + 2 * kHalfBytes, p.slots,
               shared_address(behind.full)};
     read_ = shared_address(behind.read);
-    if constexpr (kOfCodes) codes_ = Codes(shared + kRingBytes, behind.codes);
+    if constexpr (kOfCodes) codes_ = Codes(shared + kRingBytes<kForm>, behind.codes);
     rows_ = behind.rows[0];
     const auto mine = min(static_cast<int>(threadIdx.x) / 128, kGroups - 1);
     scales_ = behind.scales[mine];
@@ -137,7 +144,7 @@ class ExpertTiles {
 
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
-      barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeThreads : 1) + kTokenThreads);
+      barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeWarps : 1) + kTokenThreads);
       barrier_init(barrier_of(read_, i), kMmaThreads / 32);
     }
     if constexpr (kOfCodes) codes_.init();
@@ -387,10 +394,6 @@ class ExpertTiles {
       at_.next(slots_.count);
     }
   }
-  __device__ __forceinline__ static void give_up(uint32_t read) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(read);
-  }
-
   __device__ static uint32_t group() {
     return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   }
@@ -570,10 +573,10 @@ __global__ void __launch_bounds__(ExpertTiles<kGroups, kRows, kForm, kGated>::kT
       dependency_trigger();
       tiles.begin();
       const int thread = static_cast<int>(threadIdx.x) - Tiles::kMmaThreads;
-      if (thread < Tiles::kFetchThreads) {
+      if (thread < kFetchThreads) {
         tiles.fetch_tokens(thread - 32);
       } else if constexpr (Tiles::kOfCodes) {
-        tiles.expand_codes(thread - Tiles::kFetchThreads);
+        tiles.expand_codes(thread - kFetchThreads);
       }
     }
   } else {
@@ -597,7 +600,9 @@ cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cuda
   p.chunks = static_cast<int32_t>(ratio_up(asked.in * (Tiles::kFp8 ? 1 : 2), kChunkBytes));
   p.x_bytes = asked.list.run_pairs * kChunkBytes;
   p.slots = std::min(kMostSlots,
-                     Tiles::kRingBytes / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
+                     kRingBytes<kForm> / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
+  // Two slots are made of a chunk of codes, and one is given up when the next one is there.
+  if (Tiles::kOfCodes && p.slots < 3) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;
   if constexpr (!Tiles::kOfCodes) {
     EncodeTensorMap encode = nullptr;

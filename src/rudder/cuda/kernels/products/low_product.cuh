@@ -114,10 +114,9 @@ __device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
 template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 class LowKernel {
  public:
-  static constexpr bool kIsOfCodes = kWay == LowWay::kCodes;
   static constexpr bool kIsShifted = kWay == LowWay::kShifted;
   static constexpr bool kIsWhole = kWay == LowWay::kWhole;
-  static constexpr int kGroups = (kIsOfCodes || kIsShifted) && kTokens <= 64
+  static constexpr int kGroups = (kWay == LowWay::kCodes || kIsShifted) && kTokens <= 64
                                      ? 4
                                      : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
@@ -128,7 +127,7 @@ class LowKernel {
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
   // Whether the warps that multiply take registers of the others.
   __host__ __device__ static constexpr bool moves_registers() {
-    return kIsMany || (kIsOfCodes && kTokens == 64);
+    return kIsMany || (kWay == LowWay::kCodes && kTokens == 64);
   }
   static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kIsShifted ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
@@ -407,7 +406,7 @@ class LowKernel {
     } else if constexpr (kIsShifted) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
-    } else if constexpr (kIsOfCodes) {
+    } else if constexpr (kWay == LowWay::kCodes) {
       float sums[kBlocks][kSums] = {};
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_chunk(c, sums);
@@ -562,9 +561,6 @@ class LowKernel {
   __device__ __forceinline__ float* part_of(int block) const {
     return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
   }
-  __device__ __forceinline__ uint32_t* flag_of(int block) const {
-    return p_.asked.flags + block * kGroups + group_;
-  }
   // Each thread's sums, for the thread of the block with the tile's first chunks that has the same.
   __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
     const auto block = static_cast<int>(blockIdx.x);
@@ -577,7 +573,8 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
+      uint32_t* const flag = p_.asked.flags + block * kGroups + group_;
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
     }
   }
   // What the blocks behind this one have of the tile, in the order of the chunks.
@@ -589,14 +586,12 @@ class LowKernel {
     const int first = static_cast<int>(blockIdx.x) + 1;
     const int last = static_cast<int>(min(end, int64_t{blocks}));
     for (int block = first + thread_; block < last; block += 128) {
+      uint32_t* const flag = p_.asked.flags + block * kGroups + group_;
       uint32_t is_there = 0;
       while (is_there == 0) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(is_there)
-                     : "l"(flag_of(block))
-                     : "memory");
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
       }
-      *flag_of(block) = 0;  // for the next launch
+      *flag = 0;  // for the next launch
     }
     sync_group();
     constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
