@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "calibration.h"
 #include "command_line.h"
 #include "commands.h"
 #include "eval/divergence_of_texts.h"
@@ -26,6 +28,7 @@ constexpr int32_t kReportWindow = 512;
 
 struct QuantiseSettings {
   std::string scheme = "fp8";
+  std::string calibration;
   std::string text;
   std::string output;
 
@@ -39,6 +42,10 @@ struct QuantiseSettings {
                      "Of the layers' products, written as compressed-tensors into the folder OUT; "
                      "embedding and head stay as they are. gguf-...: all of it as one GGUF file, "
                      "OUT.");
+    table.add(
+        "calibration", &calibration,
+        "A file: channels get scales before w4a16 or w8a16 rounds them, by what products read "
+        "on this text (AWQ). Empty: to nearest as they are.");
     table.add("text", &text,
               "A file: its perplexity under both models, and KL of the one written from IN, with "
               "the flags of a server that are given.");
@@ -56,28 +63,71 @@ Result<ScoredText> scored_by(const std::string& model, const SessionSettings& se
   return text;
 }
 
+// Writes the model; `scales` are of channels of its products.
+Result<void> write_quantised(const std::string& from, const std::string& to,
+                             const SessionSettings& settings, const QuantiseSettings& quantise,
+                             const model::ChannelScales& scales) {
+  RUDDER_TRY(const ModelFiles files, open_model_files(from, settings.load));
+  Progress progress("quantise", true);
+  if (const model::GgufScheme* const gguf = model::find_gguf_scheme(quantise.scheme)) {
+    if (!to.ends_with(".gguf")) {
+      return fail(ErrorCode::kInvalidArgument, "a GGUF file has a name that ends in .gguf", to);
+    }
+    return model::write_gguf(*files.checkpoint, *gguf, to, progress.callback());
+  }
+  return model::quantise_checkpoint(*files.checkpoint, *model::find_scheme(quantise.scheme), to,
+                                    progress.callback(), scales);
+}
+
+Result<model::ChannelScales> found_scales(const std::string& from, const SessionSettings& settings,
+                                          const QuantiseSettings& quantise) {
+  if (quantise.calibration.empty()) return model::ChannelScales();
+  const model::QuantiseScheme* const scheme = model::find_scheme(quantise.scheme);
+  if (scheme == nullptr || !scheme->is_packed()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("is for w4a16 and w8a16, not for {}", quantise.scheme), "calibration");
+  }
+  RUDDER_TRY(Calibration found, calibrate(from, settings, *scheme, quantise.calibration));
+  fmt::print(
+      "scales of channels in {} of {} places; there the products' squared error on the "
+      "calibration text is {:.3f} of what it was\n",
+      found.num_scaled, found.num_groups, found.error);
+  return std::move(found.scales);
+}
+
+// The divergence of what rounding to nearest alone gives, which is written beside `to` for as long
+// as it is scored.
+Result<TextDivergence> plain_divergence(const std::string& from, const std::string& to,
+                                        const SessionSettings& settings,
+                                        const QuantiseSettings& quantise,
+                                        const ScoredText& reference) {
+  const std::string plain = to + ".plain";
+  RUDDER_TRY_VOID(write_quantised(from, plain, settings, quantise, {}));
+  const Result<ScoredText> text = scored_by(plain, settings, quantise);
+  std::error_code error;
+  std::filesystem::remove_all(plain, error);
+  if (!text) return tl::unexpected(text.error());
+  return divergence_of(reference, *text);
+}
+
 Result<void> quantise_model(const std::string& from, const std::string& to,
                             const SessionSettings& settings, const QuantiseSettings& quantise) {
-  {
-    RUDDER_TRY(const ModelFiles files, open_model_files(from, settings.load));
-    Progress progress("quantise", true);
-    if (const model::GgufScheme* const gguf = model::find_gguf_scheme(quantise.scheme)) {
-      if (!to.ends_with(".gguf")) {
-        return fail(ErrorCode::kInvalidArgument, "a GGUF file has a name that ends in .gguf", to);
-      }
-      RUDDER_TRY_VOID(model::write_gguf(*files.checkpoint, *gguf, to, progress.callback()));
-    } else {
-      RUDDER_TRY_VOID(model::quantise_checkpoint(
-          *files.checkpoint, *model::find_scheme(quantise.scheme), to, progress.callback()));
-    }
-  }
+  RUDDER_TRY(const model::ChannelScales scales, found_scales(from, settings, quantise));
+  RUDDER_TRY_VOID(write_quantised(from, to, settings, quantise, scales));
   if (quantise.text.empty()) return {};
   RUDDER_TRY(const ScoredText reference, scored_by(from, settings, quantise));
+  boost::json::object report;
+  if (!quantise.calibration.empty()) {
+    RUDDER_TRY(const TextDivergence plain,
+               plain_divergence(from, to, settings, quantise, reference));
+    fmt::print("to nearest, without scales:\n{}with scales:\n", divergence_text(plain));
+    report["without_scales"] = divergence_json(plain);
+  }
   RUDDER_TRY(const ScoredText text, scored_by(to, settings, quantise));
   const TextDivergence found = divergence_of(reference, text);
   fmt::print("{}", divergence_text(found));
   if (quantise.output.empty()) return {};
-  boost::json::object report = divergence_json(found);
+  for (const auto& field : divergence_json(found)) report[field.key()] = field.value();
   report["scheme"] = quantise.scheme;
   return write_file(quantise.output, to_json_text(report) + "\n");
 }

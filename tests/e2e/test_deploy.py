@@ -138,7 +138,8 @@ PANELS = """num_requests_running num_requests_waiting kv_cache_usage_perc num_pr
     request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
     request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_prompt_tokens
     request_generation_tokens request_max_num_generation_tokens request_params_max_tokens request_params_n
-    request_prefill_kv_computed_tokens iteration_tokens_total""".split()
+    request_prefill_kv_computed_tokens iteration_tokens_total num_requests_waiting_by_reason prompt_tokens_by_source_total
+    prompt_tokens_cached_total""".split()
 
 
 def test_vllms_panels_have_series():
@@ -157,6 +158,8 @@ def test_vllms_panels_have_series():
         "generation_tokens_total", "request_generation_tokens_sum", "request_max_num_generation_tokens_sum",
         "request_max_num_generation_tokens_count")}
     assert list(summed.values()) == [20, 20, 10, 2]
+    by_source = sum(value for key, value in values.items() if key.startswith("vllm:prompt_tokens_by_source_total{"))
+    assert by_source == sum(value for key, value in values.items() if key.startswith("vllm:prompt_tokens_total{")) > 0
 
 
 @pytest.fixture(scope="module")

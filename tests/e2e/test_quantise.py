@@ -1,6 +1,8 @@
 """rudder quantise: what it writes is compressed-tensors' format, by formulas of its own, and is served where that scheme is read."""
 
 import json
+import random
+import re
 import subprocess
 
 import numpy as np
@@ -102,6 +104,46 @@ def test_fp8_is_served_and_its_cost_is_told(tmp_path):
     assert "same first choice" in done.stdout
     found = json.loads(report.read_text())
     assert 1e-6 < found["kl"] < 5e-2 and found["first_choice"] > 0.9
+
+
+def test_channels_get_scales_that_change_nothing_but_errors(tmp_path):
+    """A norm's gain divided by s, the products behind it multiplied; their cost is told with and without."""
+    out, report, texts = tmp_path / "out", tmp_path / "report.json", [tmp_path / "seen.txt", tmp_path / "other.txt"]
+    for seed, text in enumerate(texts):
+        source = random.Random(seed)
+        text.write_text("\n".join(story.exchange(source).reply for _ in range(150)))
+    done = run_rudder("quantise", DEMO, out, "--scheme", "w4a16", "--calibration", texts[0], "--text", texts[1], "--output", report, "--device", "cpu",
+                      "--dtype", "float32")
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"squared error on the calibration text is (\S+) of what it was", done.stdout)[1]) < 0.9
+    found = json.loads(report.read_text())
+    assert not (tmp_path / "out.plain").exists()
+    assert 1e-6 < found["kl"] < found["without_scales"]["kl"] < 1e-1
+    before, after = raw(DEMO), raw(out)
+    behind = {"input_layernorm": ("self_attn.q_proj", "self_attn.k_proj"), "post_attention_layernorm": ("mlp.gate_proj",)}
+    num_scaled = 0
+    for layer in range(json.loads((DEMO / "config.json").read_text())["num_hidden_layers"]):
+        for norm, products in behind.items():
+            name = f"model.layers.{layer}.{norm}.weight"
+            scales = wide(before[name]).astype(np.float64) / wide(after[name])
+            num_scaled += (scales != 1).any()
+            for product in products:
+                module = f"model.layers.{layer}.{product}"
+                exact = wide(before[f"{module}.weight"]) * scales
+                values, units = values_of(after, module, "w4a16")
+                unit = np.repeat(units.astype(np.float64), exact.shape[1] // units.shape[1], 1)
+                assert (np.abs(values - exact) <= unit * (0.5 + 2.0**-4)).all(), module
+    assert num_scaled > 0
+
+
+def test_what_cannot_be_calibrated_is_refused(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Too short.")
+    for scheme, file, reason in (("fp8", text, "calibration"), ("gguf-q4_k", text, "calibration"), ("w4a16", text, "at least 128"),
+                                 ("w4a16", tmp_path / "none.txt", "none.txt")):
+        done = run_rudder("quantise", DEMO, tmp_path / "out.gguf", "--scheme", scheme, "--calibration", file, "--device", "cpu")
+        assert done.returncode == 1 and reason in done.stderr
+        assert not (tmp_path / "out.gguf").exists()
 
 
 GGUF_SCHEMES = {"gguf-f32": 0, "gguf-bf16": 3e-3, "gguf-q8_0": 8e-3, "gguf-q6_k": 2.5e-2, "gguf-q4_k": 9e-2, "gguf-q4_0": 1.2e-1}

@@ -45,39 +45,12 @@ struct RoundedTensor {
   }
 };
 
-void read_row(const tensor::View& view, int64_t row, std::vector<float>& values) {
-  const int64_t width = view.shape[1];
-  values.resize(static_cast<size_t>(width));
-  for (int64_t k = 0; k < width; ++k) {
-    const int64_t at = row * width + k;
-    values[static_cast<size_t>(k)] = view.dtype == DType::kF32 ? view.as<float>()[at]
-                                     : view.dtype == DType::kF16
-                                         ? tensor::to_float(view.as<tensor::F16>()[at])
-                                         : tensor::to_float(view.as<tensor::BF16>()[at]);
-  }
-}
-
-// The scale of `values`, as it is stored: the largest magnitude falls on the largest code of E4M3,
-// or on half the range of codes of an integer (compressed-tensors, calculate_qparams, symmetric).
-float group_scale(std::span<const float> values, const QuantiseScheme& scheme) {
-  float most = 0;
-  for (const float value : values) most = std::max(most, std::abs(value));
-  if (most == 0) return 1;
-  constexpr float kMostE4m3 = 448;
-  const float range = scheme.is_float ? kMostE4m3 : static_cast<float>((1 << scheme.bits) - 1) / 2;
-  const float scale = most / range;
-  return scheme.format == "pack-quantized" ? tensor::to_float(tensor::to_bf16(scale)) : scale;
-}
-
-int32_t integer_code(float value, int32_t bits) {
-  const float most = static_cast<float>(1 << (bits - 1));
-  return static_cast<int32_t>(std::clamp(std::nearbyint(value), -most, most - 1));
-}
-
 class WeightRounder {
  public:
-  WeightRounder(const QuantiseScheme& scheme, const TensorInfo& tensor)
+  WeightRounder(const QuantiseScheme& scheme, const TensorInfo& tensor, const ChannelScales& scales)
       : scheme_(scheme),
+        tensor_(tensor),
+        scales_(scales),
         view_(tensor.view),
         rows_(static_cast<uint64_t>(view_.shape[0])),
         inputs_(static_cast<uint64_t>(view_.shape[1])),
@@ -87,7 +60,7 @@ class WeightRounder {
   // Empty tensors of the right shapes: what is declared before anything is read.
   RoundedTensor declare() const {
     RoundedTensor out;
-    const bool is_packed = scheme_.format == "pack-quantized";
+    const bool is_packed = scheme_.is_packed();
     if (is_packed) {
       const uint64_t codes_of_word = kPackedBits / static_cast<uint64_t>(scheme_.bits);
       out.add(module_ + ".weight_packed", DType::kI32, rows_,
@@ -116,7 +89,7 @@ class WeightRounder {
  private:
   void round_row(uint64_t row, RoundedTensor& out) const {
     std::vector<float> values;
-    read_row(view_, static_cast<int64_t>(row), values);
+    read_scaled_row(tensor_, static_cast<int64_t>(row), scales_, values);
     for (uint64_t begin = 0; begin < inputs_; begin += group_) {
       const auto group = std::span(values).subspan(begin, group_);
       const float scale = group_scale(group, scheme_);
@@ -129,7 +102,7 @@ class WeightRounder {
     std::memcpy(to.data() + index * sizeof(value), &value, sizeof(value));
   }
   void store_scale(std::vector<std::byte>& to, uint64_t index, float scale) const {
-    if (scheme_.format == "pack-quantized") return store(to, index, tensor::to_bf16(scale));
+    if (scheme_.is_packed()) return store(to, index, tensor::to_bf16(scale));
     store(to, index, scale);
   }
   // Packed codes are shifted to be 0 or more, and lie in a word from its low bits on
@@ -138,7 +111,7 @@ class WeightRounder {
     std::vector<std::byte>& to = out.data[0];
     if (scheme_.is_float) return store(to, row * inputs_ + input, tensor::to_f8e4m3(value));
     const int32_t code = integer_code(value, scheme_.bits);
-    if (scheme_.format != "pack-quantized") {
+    if (!scheme_.is_packed()) {
       return store(to, row * inputs_ + input, static_cast<int8_t>(code));
     }
     const auto bits = static_cast<uint32_t>(scheme_.bits);
@@ -152,6 +125,8 @@ class WeightRounder {
   }
 
   const QuantiseScheme& scheme_;
+  const TensorInfo& tensor_;
+  const ChannelScales& scales_;
   const tensor::View view_;
   const uint64_t rows_;
   const uint64_t inputs_;
@@ -261,6 +236,23 @@ weights::TensorDecl copied(const TensorInfo& tensor) {
   return {tensor.name, tensor.view.dtype, shape};
 }
 
+// The bytes of a norm's weight or a bias that its scales change.
+std::vector<std::byte> scaled_vector(const TensorInfo& tensor, const ChannelScales& scales) {
+  std::vector<float> values;
+  read_scaled_row(tensor, 0, scales, values);
+  std::vector<std::byte> out(tensor.view.bytes());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (tensor.view.dtype == DType::kF32) {
+      reinterpret_cast<float*>(out.data())[i] = values[i];
+    } else if (tensor.view.dtype == DType::kF16) {
+      reinterpret_cast<tensor::F16*>(out.data())[i] = tensor::to_f16(values[i]);
+    } else {
+      reinterpret_cast<tensor::BF16*>(out.data())[i] = tensor::to_bf16(values[i]);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 const QuantiseScheme* find_scheme(std::string_view name) {
@@ -270,7 +262,7 @@ const QuantiseScheme* find_scheme(std::string_view name) {
 
 Result<void> quantise_checkpoint(const weights::Checkpoint& checkpoint,
                                  const QuantiseScheme& scheme, const std::string& folder,
-                                 const ProgressFn& progress) {
+                                 const ProgressFn& progress, const ChannelScales& scales) {
   RUDDER_TRY(const std::string config, quantised_config(checkpoint, scheme));
   RUDDER_TRY(const std::set<std::string> products, layer_weights(checkpoint));
   std::vector<weights::TensorDecl> decls;
@@ -281,7 +273,8 @@ Result<void> quantise_checkpoint(const weights::Checkpoint& checkpoint,
       continue;
     }
     RUDDER_TRY_VOID(check_weight(tensor, scheme));
-    const std::vector<weights::TensorDecl> rounded = WeightRounder(scheme, tensor).declare().decls;
+    const std::vector<weights::TensorDecl> rounded =
+        WeightRounder(scheme, tensor, scales).declare().decls;
     decls.insert(decls.end(), rounded.begin(), rounded.end());
   }
   std::error_code error;
@@ -299,9 +292,11 @@ Result<void> quantise_checkpoint(const weights::Checkpoint& checkpoint,
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.view.data),
                                            tensor.view.bytes());
     if (products.contains(tensor.name)) {
-      for (const auto& data : WeightRounder(scheme, tensor).round(pool).data) {
+      for (const auto& data : WeightRounder(scheme, tensor, scales).round(pool).data) {
         RUDDER_TRY_VOID(writer->write(index++, 0, data));
       }
+    } else if (scales.contains(tensor.name)) {
+      RUDDER_TRY_VOID(writer->write(index++, 0, scaled_vector(tensor, scales)));
     } else {
       RUDDER_TRY_VOID(writer->write(index++, 0, bytes));
     }

@@ -11,19 +11,12 @@
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
+#include "rudder/model/channel_scales.h"
+#include "rudder/model/group_rounding.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::model {
 
-// What a scale is shared by: a row of the weight (group 0), or so many inputs of a row.
-struct QuantiseScheme {
-  std::string_view name;    // "w4a16"
-  std::string_view format;  // of quantization_config
-  int32_t bits = 8;
-  bool is_float = false;  // E4M3
-  int32_t group = 0;
-  bool quantises_inputs = false;  // by token, while the model runs
-};
 // fp8, w8a8: a scale a row; w8a16: a scale a row; w4a16: a scale for 128 inputs.
 inline constexpr std::array<QuantiseScheme, 4> kQuantiseSchemes = {{
     {.name = "fp8",
@@ -39,10 +32,11 @@ inline constexpr std::array<QuantiseScheme, 4> kQuantiseSchemes = {{
 const QuantiseScheme* find_scheme(std::string_view name);  // null: there is none
 
 // `folder` is created; it may not hold a model yet. Progress is in bytes that were read.
+// With `scales` (channel_scales.h) tensors are changed by them before they are rounded or copied.
 // config.json is written last: a folder that has one is whole. kUnsupported, with the tensor: it is
 // quantised already, or its inputs are no multiple of the group.
 Result<void> quantise_checkpoint(const weights::Checkpoint& checkpoint,
                                  const QuantiseScheme& scheme, const std::string& folder,
-                                 const ProgressFn& progress);
+                                 const ProgressFn& progress, const ChannelScales& scales = {});
 
 }  // namespace rudder::model

@@ -82,6 +82,11 @@ void write_gauges(Exposition& out, Replicas replicas) {
   }
   by.gauge("num_requests_running", "Sequences in the running batch.", &Stats::num_running);
   by.gauge("num_requests_waiting", "Sequences waiting to be scheduled.", &Stats::num_waiting);
+  out.begin("num_requests_waiting_by_reason", "gauge",
+            "Sequences that wait for room in a step or in the cache (capacity), requests that wait "
+            "for rows of the steering table or a capture set (deferred).");
+  by.samples(label("reason", "capacity"), &Stats::num_waiting);
+  by.samples(label("reason", "deferred"), &Stats::waiting_for_taps);
   by.gauge("num_queued_tokens", "Prompt tokens of what waits.", &Stats::queued_tokens);
   by.gauge("expected_queue_seconds", "How long what waits takes to begin, as it was served lately.",
            [](const Stats& stats) { return static_cast<double>(stats.expected_wait_us) * 1e-6; });
@@ -108,6 +113,11 @@ void write_counters(Exposition& out, Replicas replicas) {
   by.counter("prompt_tokens_total", "Prompt tokens processed.", &Stats::prompt_tokens);
   by.counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
              &Stats::prompt_tokens_cached);
+  out.begin("prompt_tokens_by_source_total", "counter",
+            "Prompt tokens that were computed, and that the prefix cache had.");
+  by.samples(label("source", "local_compute"),
+             [](const Stats& stats) { return stats.prompt_tokens - stats.prompt_tokens_cached; });
+  by.samples(label("source", "local_cache_hit"), &Stats::prompt_tokens_cached);
   by.counter("generation_tokens_total", "Tokens generated.", &Stats::generation_tokens);
   const auto of_prefix = [](uint64_t engine::PrefixStats::*count) {
     return [count](const Stats& stats) { return stats.prefix.*count; };

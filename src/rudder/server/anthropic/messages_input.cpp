@@ -179,8 +179,12 @@ Result<void> ConversationReader::read_tool_result(const json::object& block,
   std::string text;
   if (const json::value* content = block.if_contains("content");
       content != nullptr && !content->is_null()) {
-    // What a tool gave is not what the request asks.
-    RUDDER_TRY(text, joined_texts(*content, path + ".content", false));
+    // What a tool gave is not what the request asks, and may be data of its own.
+    if (!is_text_or_parts(*content)) {
+      text = to_json_text(*content);
+    } else {
+      RUDDER_TRY(text, joined_texts(*content, path + ".content", false));
+    }
   }
   input_.conversation.add({{"role", "tool"}, {"tool_call_id", id}, {"content", text}}, path);
   return {};
@@ -210,6 +214,11 @@ Result<void> ConversationReader::read_user_message(const json::value& content,
 Result<void> ConversationReader::read_tool_use(const json::object& block, const std::string& path,
                                                json::object& message) {
   const std::string_view id = string_in(block, "id");
+  const json::value* called = block.if_contains("name");
+  if (called == nullptr || called->is_null()) {  // it was cut off in front of it
+    input_.conversation.history.tell(path);
+    return {};
+  }
   RUDDER_TRY(const std::string name, required_string(block, "name", path));
   const json::value* given = block.if_contains("input");
   json::value input = input_.conversation.history.open_arguments(

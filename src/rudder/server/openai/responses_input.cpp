@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/server/openai/item_references.h"
 #include "rudder/server/openai/responses_tools.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/message_parts.h"
@@ -48,19 +49,13 @@ constexpr std::array<std::string_view, 3> kForeignRoles = {"critic", "discrimina
 std::string type_of_item(const json::object& item) {
   const json::value* type = item.if_contains("type");
   if (type != nullptr && !type->is_null()) return std::string(string_in(item, "type"));
-  const bool refers = item.contains("id") && !item.contains("role") && !item.contains("content");
-  return refers ? "item_reference" : "message";
+  return is_item_reference(item) ? "item_reference" : "message";
 }
 
 // Of a call and its result; items of some kinds have an "id" alone.
 std::string_view call_id_of(const json::object& item) {
   const std::string_view id = string_in(item, "call_id");
   return id.empty() ? string_in(item, "id") : id;
-}
-
-// And no data of a tool's own.
-bool is_part(const json::value& value) {
-  return value.is_object() && value.get_object().contains("type");
 }
 
 std::string joined(const json::array& parts) {
@@ -180,6 +175,11 @@ Result<void> InputReader::read_reasoning(const json::object& item, const std::st
 // looked into it.
 Result<void> InputReader::read_function_call(const json::object& item, const std::string& path,
                                              bool is_custom) {
+  const json::value* called = item.if_contains("name");
+  if (called == nullptr || called->is_null()) {  // it was cut off in front of it
+    history_.tell(path);
+    return {};
+  }
   RUDDER_TRY(const std::string name, required_string(item, "name", path));
   json::value arguments;
   if (is_custom) {
@@ -220,7 +220,7 @@ void InputReader::push_result(std::string_view id, std::string_view text, const 
 std::string InputReader::output_text(const json::value& output, const std::string& path) {
   if (output.is_null()) return "";
   if (output.is_string()) return std::string(output.get_string());
-  if (output.is_array() && std::ranges::all_of(output.get_array(), is_part)) {
+  if (is_text_or_parts(output)) {
     const size_t told = history_.num_told();
     const Result<json::array> parts = read_parts(output, path, false);
     if (parts) return joined(*parts);

@@ -11,6 +11,7 @@
 #include "rudder/base/json.h"
 #include "rudder/server/http/request_id.h"
 #include "rudder/server/openai/input_items.h"
+#include "rudder/server/openai/item_references.h"
 #include "rudder/server/openai/responses_input.h"
 #include "rudder/server/openai/responses_tools.h"
 #include "rudder/server/request/chat_messages.h"
@@ -69,6 +70,7 @@ class ResponsesReader {
   const std::shared_ptr<ResponseStore> store_;
   FieldReader reader_;
   ToolForms forms_;
+  std::optional<json::value> referred_;  // `input` with the items that it refers to
   Conversation conversation_;
   size_t num_instructions_ = 0;  // messages in front that are not stored
   bool is_stored_ = true;
@@ -128,7 +130,8 @@ Result<void> ResponsesReader::read_messages() {
   if (previous) RUDDER_TRY_VOID(read_stored(*previous));
   const json::value* input = reader_.raw("input");
   if (input == nullptr) return field_error(ErrorCode::kInvalidArgument, "is required", "input");
-  return read_input_items(*input, conversation_);
+  if (store_ != nullptr) referred_ = with_referred_items(*input, *store_, scope_.tenant);
+  return read_input_items(referred_ ? *referred_ : *input, conversation_);
 }
 
 void ResponsesReader::read_limits(GenerationAsk* ask) {
@@ -285,7 +288,9 @@ tl::expected<GenerationRequest, ApiError> ResponsesReader::parse() {
   if (is_kept) {
     answer.response.turn = std::make_shared<const ResponseTurn>(ResponseTurn{
         store_, scope_.tenant, std::move(conversation),
-        store_->share(to_json_text(listed_input(body_.at("input"), answer.id))), is_background_});
+        store_->share(
+            to_json_text(listed_input(referred_ ? *referred_ : body_.at("input"), answer.id))),
+        is_background_});
   }
   return parsed;
 }

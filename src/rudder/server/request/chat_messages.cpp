@@ -64,7 +64,7 @@ Result<std::string> read_part(const json::value& item, const std::string& path, 
   if (result == nullptr) return history.stand_in(type, path, is_asked);
   if (result->is_string()) return std::string(result->get_string());
   std::string text;
-  if (!result->is_array()) return to_json_text(*result);
+  if (!is_text_or_parts(*result)) return to_json_text(*result);
   for (size_t i = 0; i < result->get_array().size(); ++i) {
     RUDDER_TRY(
         const std::string more,
@@ -91,6 +91,12 @@ Result<void> normalise_parts(json::array& parts, const std::string& path, bool i
   return {};
 }
 
+// Null where it is absent or null.
+json::value* given_field(json::object& object, std::string_view name) {
+  json::value* value = object.if_contains(name);
+  return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
 // {"type": "custom", "custom": {"name", "input"}}: a call whose one argument is a text.
 void open_custom_call(json::object& call) {
   const json::value* custom = call.if_contains("custom");
@@ -113,7 +119,7 @@ void open_function_call(json::object& message) {
 }
 
 // Each call's function.arguments are an object, or the text of one. Calls of a kind that no
-// function is are left out.
+// function is, and such that lack their function or its name, are left out.
 Result<void> open_calls(json::value& tool_calls, const std::string& path, History& history) {
   json::array* calls = tool_calls.if_array();
   if (calls == nullptr) return invalid_field("must be a list", path);
@@ -122,19 +128,19 @@ Result<void> open_calls(json::value& tool_calls, const std::string& path, Histor
   for (size_t i = 0; i < given.size(); ++i) {
     const std::string call_path = fmt::format("{}[{}].function", path, i);
     json::object* call = given[i].if_object();
-    if (call != nullptr) open_custom_call(*call);
-    if (call != nullptr && !call->contains("function") && !string_in(*call, "type").empty() &&
-        string_in(*call, "type") != "function") {
+    if (call == nullptr) return invalid_field("must be an object", fmt::format("{}[{}]", path, i));
+    open_custom_call(*call);
+    json::value* function_value = given_field(*call, "function");
+    json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
+    if (function_value != nullptr && function == nullptr) {
+      return invalid_field("must be an object", call_path);
+    }
+    const json::value* name = function != nullptr ? given_field(*function, "name") : nullptr;
+    if (name == nullptr) {
       history.tell(fmt::format("{}[{}]", path, i));
       continue;
     }
-    json::value* function_value = call != nullptr ? call->if_contains("function") : nullptr;
-    json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
-    if (function == nullptr) return invalid_field("must be an object", call_path);
-    const json::value* name = function->if_contains("name");
-    if (name == nullptr || !name->is_string()) {
-      return invalid_field("must be a string", call_path + ".name");
-    }
+    if (!name->is_string()) return invalid_field("must be a string", call_path + ".name");
     json::value& arguments = (*function)["arguments"];
     arguments = history.open_arguments(arguments, call_path + ".arguments");
     calls->push_back(std::move(given[i]));
@@ -235,10 +241,10 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
     } else {
       RUDDER_TRY(text, history.content_in(*given, path, is_asked));
     }
+  } else if (role == "tool" && !is_text_or_parts(*content)) {
+    message["content"] = to_json_text(*content);  // data of the tool's own
   } else if (content->is_array()) {
     RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path, is_asked, history));
-  } else if (role == "tool" && !content->is_string()) {
-    message["content"] = to_json_text(*content);  // data of the tool's own
   } else if (!content->is_string()) {
     return invalid_field(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <utility>
 
@@ -25,6 +26,17 @@ std::string_view string_in(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   return value != nullptr && value->is_string() ? std::string_view(value->get_string())
                                                 : std::string_view();
+}
+
+bool is_text_or_parts(const json::value& result) {
+  if (!result.is_array()) return result.is_string();
+  return std::ranges::all_of(result.get_array(), [](const json::value& element) {
+    const json::object* part = element.if_object();
+    if (part == nullptr) return element.is_string();
+    const json::value* type = part->if_contains("type");
+    if (type == nullptr || type->is_null()) type = part->if_contains("text");
+    return type != nullptr && type->is_string();
+  });
 }
 
 tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,

@@ -17,6 +17,10 @@ Result<std::string> required_string(const boost::json::object& object, std::stri
 // The string there, or "".
 std::string_view string_in(const boost::json::object& object, std::string_view name);
 
+// Whether a result of a tool is text or a list of parts, and no data of the tool's own: its
+// elements are texts, or objects with a type or a text.
+bool is_text_or_parts(const boost::json::value& result);
+
 // Error of the "type" of the object at `path`; `only` names what is supported.
 tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,
                                        const std::string& path);

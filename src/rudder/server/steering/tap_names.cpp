@@ -28,9 +28,9 @@ constexpr std::array<std::string_view, 7> kOtherFields = {"capture",
                                                           "steering_pair",
                                                           "stop_when"};
 // Of other servers' fields, and of ours in a wrong spelling.
-constexpr std::array<std::string_view, 8> kPrefixes = {"sae_",           "patch",        "capture",
-                                                       "control_vector", "intervention", "clamp",
-                                                       "feature_clamp",  "ablat"};
+constexpr std::array<std::string_view, 9> kPrefixes = {
+    "sae_",  "patch",         "capture", "control_vector", "intervention",
+    "clamp", "feature_clamp", "ablat",   "activation_"};
 // Of these, what no client calls anything else.
 constexpr std::array<std::string_view, 2> kForeign = {"control_vector", "intervention"};
 // Wherever in a name.

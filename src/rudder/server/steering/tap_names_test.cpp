@@ -77,6 +77,7 @@ TEST(TapNames, AreRefusedInEverySpelling) {
                            "steeringConfig",
                            "activationSteering",
                            "activation_steering",
+                           "activation_patching",
                            "Activation-Steering",
                            "steer_vector_request",
                            "feature_steering",

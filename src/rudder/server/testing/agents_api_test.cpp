@@ -345,6 +345,47 @@ TEST_F(AgentsTest, ItemsOfEveryKindAreReadOrNamed) {
             "input[0].content[0], input[1], input[7].output[0], input[9], input[10], input[11]");
 }
 
+// Of an answer, and of what it was asked with; from a client of the same key.
+TEST_F(AgentsTest, ReferencesToItemsThatAreRememberedAreTheItems) {
+  serve(
+      "<think>\nHm.\n</think>\n\nSaid.<tool_call>\n{\"name\": \"patch\", \"arguments\": "
+      "{\"input\": \"x\"}}\n</tool_call>");
+  const json::value made =
+      parsed(post(kToResponses, fmt::format(R"({{"input":"q",{}}})", kCodexTools)));
+  const std::string id(made.at("id").as_string());
+  const json::value asked =
+      parsed(test_->get("/v1/responses/" + id + "/input_items")).at("data").at(0);
+  const auto reference = [](const json::value& item, bool is_bare) {
+    return fmt::format(R"({{{}"id":{}}})", is_bare ? "" : R"("type":"item_reference",)",
+                       to_json_text(item.at("id")));
+  };
+  std::string items = reference(asked, false);
+  for (const json::value& item : made.at("output").as_array()) {
+    items += "," + reference(item, items.size() % 2 == 0);
+  }
+  const std::string_view call(made.at("output").as_array().back().at("call_id").as_string());
+  items +=
+      fmt::format(R"(,{{"type":"custom_tool_call_output","call_id":"{}","output":"p"}})", call);
+  const std::string back = response(fmt::format(R"("input":[{}],{})", items, kCodexTools));
+  EXPECT_NE(back.find("|user:q|"), std::string::npos) << back;
+  EXPECT_NE(back.find("Said.<patch input=x>|tool:p|"), std::string::npos) << back;
+  EXPECT_EQ(ignored_.find("input["), std::string::npos) << ignored_;
+  // Each once; one that is not there is left out, and where nothing else is left, refused.
+  const std::string first = reference(asked, false);
+  EXPECT_EQ(response(fmt::format(R"("input":[{0},{0},{{"role":"user","content":"on"}}])", first)),
+            "|user:q|user:on|");
+  EXPECT_EQ(ignored_, "input[1]");
+  EXPECT_EQ(response(R"("input":[{"type":"item_reference","id":"msg_0_0"},)"
+                     R"({"role":"user","content":"on"}])"),
+            "|user:on|");
+  EXPECT_EQ(ignored_, "input[0]");
+  post(kToResponses, R"({"input":[{"type":"item_reference","id":"msg_0_0"}]})", 400);
+  // A response that was asked with references has the items themselves.
+  const json::value next = parsed(post(kToResponses, fmt::format(R"({{"input":[{}]}})", first)));
+  const std::string path = "/v1/responses/" + std::string(next.at("id").as_string());
+  EXPECT_EQ(parsed(test_->get(path + "/input_items")).at("data").at(0), asked);
+}
+
 TEST_F(AgentsTest, RoutesDoNotSwallowWhatIsBehindThem) {
   serve("hi");
   const json::value made = parsed(post(kToResponses, R"({"input":"q"})"));

@@ -246,7 +246,7 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
       {kResponses, R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})",
        "input[0].content[0].type"},
       {kResponses, R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0].type"},
-      {kResponses, R"({"input":[{"type":"function_call","call_id":"1","arguments":"{}"}]})",
+      {kResponses, R"({"input":[{"type":"function_call","call_id":"1","name":5}]})",
        "input[0].name"},
       {kResponses, R"({"input":"x","max_output_tokens":0})", "max_output_tokens"},
       {kResponses, R"({"input":"x","max_output_tokens":100000})", "max_output_tokens"},

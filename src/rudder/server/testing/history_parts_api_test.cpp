@@ -79,6 +79,12 @@ TEST_F(HistoryPartsTest, OfChat) {
        R"("name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result",)"
        R"("tool_use_id":"1","content":[{"type":"text","text":"r"},{"type":"image"}]}]})",
        "|assistant:a|user:r\n[image]", "messages[1].content[1], messages[2].content[0].content[1]"},
+      {kPath,
+       R"({"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":null}},)"
+       R"({"id":"2","type":"function"},{"id":"3","function":{"arguments":"{}"}}]},)"
+       R"({"role":"tool","tool_call_id":"1","content":"r"})",
+       "|assistant:|tool:r",
+       "messages[1].tool_calls[0], messages[1].tool_calls[1], messages[1].tool_calls[2]"},
   };
   for (const HistoryCase& each : cases) expect(each);
 }
@@ -95,6 +101,8 @@ TEST_F(HistoryPartsTest, OfMessages) {
        R"({"role":"assistant","content":[{"type":"tool_use","name":"f"}]},)"
        R"({"role":"user","content":[{"type":"tool_result","content":["r"]}]})",
        "|assistant:<f>|tool:r", ""},
+      {kPath, R"({"role":"assistant","content":[{"type":"tool_use","id":"1"}]})",
+       "|assistant:", "messages[1].content[0]"},
   };
   for (const HistoryCase& each : cases) expect(each);
 }
@@ -134,8 +142,35 @@ TEST_F(HistoryPartsTest, OfResponses) {
        R"({"type":"program","call_id":"1","code":"x"},)"
        R"({"type":"program_output","call_id":"1","result":"r"})",
        "", "input[1], input[2]"},
+      {kPath,
+       R"({"type":"function_call","call_id":"1","arguments":"{"},)"
+       R"({"type":"custom_tool_call","call_id":"2","name":null,"input":"x"})",
+       "", "input[1], input[2]"},
   };
   for (const HistoryCase& each : cases) expect(each);
+}
+
+// A tool's result may be any JSON, which is text where it is no list of parts.
+TEST_F(HistoryPartsTest, ResultsMayBeAnyJson) {
+  for (const std::string_view data :
+       {R"({"a":[1]})", "[1,2]", R"([{"a":1}])", R"([{"type":5}])", R"([{"text":null}])", "true",
+        "7", R"([["r"]])", R"(["r",7])"}) {
+    const std::string shown = fmt::format("|assistant:<f>|tool:{}", data);
+    const auto expect_shown = [&](std::string_view path, std::string_view call) {
+      const std::string history = fmt::format(fmt::runtime(call), data);
+      expect({path, history, shown, ""});
+    };
+    expect_shown("/v1/chat/completions",
+                 R"({{"role":"assistant","tool_calls":[{{"id":"1","function":{{"name":"f"}}}}]}},)"
+                 R"({{"role":"tool","tool_call_id":"1","content":{}}})");
+    expect_shown("/v1/messages",
+                 R"({{"role":"assistant","content":[{{"type":"tool_use","id":"1","name":"f"}}]}},)"
+                 R"({{"role":"user","content":[{{"type":"tool_result","tool_use_id":"1",)"
+                 R"("content":{}}}]}})");
+    expect_shown("/v1/responses",
+                 R"({{"type":"function_call","call_id":"1","name":"f","arguments":"{{}}"}},)"
+                 R"({{"type":"function_call_output","call_id":"1","output":{}}})");
+  }
 }
 
 TEST_F(HistoryPartsTest, CallsAreTextWhereTheTemplateShowsNone) {
