@@ -11,6 +11,7 @@
 
 #include "rudder/ops/args.h"
 #include "rudder/ops/expert_args.h"
+#include "rudder/tap/site.h"
 
 namespace rudder::model {
 
@@ -83,6 +84,9 @@ std::array<int64_t, 11> scratch_widths(const Experts& mlp);
 inline bool reads_act(const Experts& /*mlp*/) {
   return true;
 }
+
+// As taps are told of it.
+tap::Routing routing_of(const Experts& mlp);
 
 // [T, hidden] of `in` [T, hidden], in the buffer `out`. The site mlp_act is not there, since a
 // token has no one row of activations: no program has ops at it. Its own are router_logits and

@@ -26,15 +26,10 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     if (heads.count > 0) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
     const GatedMlp* const mlp = gated_mlp_of(layer);
     if (mlp != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
-    const Experts* const experts = std::get_if<Experts>(&layer.mlp);
-    if (experts != nullptr) {
-      sites = static_cast<uint16_t>(sites | site_bit(Site::kRouterLogits) |
-                                    site_bit(Site::kRoutedExperts));
+    if (const tap::Routing routing = routing_of(layer); routing.experts > 0) {
+      sites = static_cast<uint16_t>(sites | tap::kRouterSites);
       geometry.routing.resize(geometry.heads.size());
-      geometry.routing.back() = {.experts = experts->count,
-                                 .chosen = experts->chosen,
-                                 .by_scores = experts->router.kind == ops::RouterKind::kSigmoid ||
-                                              experts->router.correction};
+      geometry.routing.back() = routing;
     }
     // Without a norm before it, a branch reads the residual itself.
     if (layer.norms.pre) {
