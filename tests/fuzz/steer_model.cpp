@@ -50,8 +50,13 @@ steer::Model fuzz_model() {
   model.geometry.hidden = 4;
   model.geometry.mlp_width.assign(16, 6);
   model.geometry.heads.assign(16, {4, 2});
-  model.geometry.sites.assign(16, 0x1ff);
-  model.geometry.sites.back() = 0x3ff;
+  model.geometry.sites.assign(16, tap::dense_sites_but(tap::Site::kFinalNorm));
+  model.geometry.sites.back() = tap::kDenseSites;
+  model.geometry.routing.resize(16);
+  for (const size_t layer : {3, 5}) {
+    model.geometry.sites[layer] |= tap::kRouterSites;
+    model.geometry.routing[layer] = {.experts = 9, .chosen = 2, .by_scores = layer == 5};
+  }
   model.limits = {33, 4096, 1 << 20, 4, 1 << 12, 64, true};
   model.hash_secret = {0x0123456789abcdef, 0xfedcba9876543210};
   return model;

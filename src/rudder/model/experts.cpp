@@ -111,6 +111,11 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   out.linears.back().use = ops::ProductUse::kRouter;
 }
 
+tap::Routing routing_of(const Experts& mlp) {
+  const bool by_scores = mlp.router.kind == ops::RouterKind::kSigmoid || mlp.router.correction;
+  return {.experts = mlp.count, .chosen = mlp.chosen, .by_scores = by_scores};
+}
+
 std::array<int64_t, 12> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
   const int64_t shared = mlp.shared_width;
@@ -187,10 +192,12 @@ Choice choose(const Experts& mlp, const Experts::Weights& weights, const ops::Vi
                              .chosen = out.chosen,
                              .weights = out.weights};
   ops::ExpertOps& ops = *step.ops.expert_ops();
-  if (taps.router_logits.empty()) {
+  // A backend that taps no routers has no program and no capture there (Geometry::check).
+  ops::RouterTapOps* const tapping = taps.router_logits.empty() ? nullptr : ops.router_taps();
+  if (tapping == nullptr) {
     ops.route(route);
   } else {
-    ops.router_taps()->route_tapped(
+    tapping->route_tapped(
         {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
   }
   return out;

@@ -12,6 +12,7 @@
 #include "rudder/model/quantised/in_stack.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/expert_args.h"
+#include "rudder/tap/site.h"
 
 namespace rudder::model {
 
@@ -108,6 +109,8 @@ inline bool reads_act(const Experts& /*mlp*/) {
 inline bool sums_ranks(const Experts& mlp) {
   return mlp.own_norms;
 }
+// As taps are told of it.
+tap::Routing routing_of(const Experts& mlp);
 
 // [T, hidden] of `in` [T, hidden], in the buffer `out`. The site mlp_act is not there, since a
 // token has no one row of activations: no program has ops at it. Its own are router_logits and

@@ -134,6 +134,11 @@ inline const Experts* experts_of(const LayerSpec& layer) {
 inline Experts* experts_of(LayerSpec& layer) {
   return std::get_if<Experts>(&layer.mlp);
 }
+// Of a layer without experts: of none.
+inline tap::Routing routing_of(const LayerSpec& layer) {
+  const Experts* const experts = experts_of(layer);
+  return experts == nullptr ? tap::Routing{} : routing_of(*experts);
+}
 
 // What a layer keeps of a token in the KV cache: keys and values of so many heads of so many
 // elements, read by the `window` tokens from it on (0: by all). Zeros: it keeps nothing.

@@ -32,15 +32,10 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     add(heads.count > 0, Site::kAttnZ);
     const GatedMlp* const mlp = gated_mlp_of(layer);
     add(mlp != nullptr, Site::kMlpAct);
-    const Experts* const experts = std::get_if<Experts>(&layer.mlp);
-    add(experts != nullptr, Site::kRouterLogits);
-    add(experts != nullptr, Site::kRoutedExperts);
-    if (experts != nullptr) {
+    if (const tap::Routing routing = routing_of(layer); routing.experts > 0) {
+      sites = static_cast<uint16_t>(sites | tap::kRouterSites);
       geometry.routing.resize(geometry.heads.size());
-      geometry.routing.back() = {.experts = experts->count,
-                                 .chosen = experts->chosen,
-                                 .by_scores = experts->router.kind == ops::RouterKind::kSigmoid ||
-                                              experts->router.correction};
+      geometry.routing.back() = routing;
     }
     // Without a norm before it, a branch reads the residual itself.
     add(layer.norms.pre && layer.has_mixer(), Site::kAttnIn);

@@ -192,7 +192,7 @@ constexpr std::string_view kSchema = R"json({
     }
   },
   "SteeringExpertList": {
-    "description": "Experts by number, in the forms of layers but for \"all\"; -1 is the last one.",
+    "description": "Numbers of experts, in the forms of layers but for \"all\"; -1 is the last one.",
     "oneOf": [{"type": "integer"},
               {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
               {"type": "string"},

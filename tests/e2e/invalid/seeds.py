@@ -69,7 +69,7 @@ STOPS = [{"probe": {"vector": VECTOR, "site": "resid_post", "layer": 3}, "above"
 CAPTURES = [
     {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1], "point": "post",
      "values": ["probes", "norms"], "probes": {"p": VECTOR}, "measure": "cosine"},
-    {"sites": {"final_norm": True}, "positions": "all", "values": ["rows"], "dtype": "float32"},
+    {"sites": {"final_norm": True}, "positions": {"from": -2}, "values": ["rows"], "dtype": "float32"},
     {"sites": {"blocks.1.hook_mlp_out": True, "attn_out": "0-2,-1"}, "positions": "all_generated", "values": ["means"]},
     {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
     {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},

@@ -164,8 +164,8 @@ def set(point: str, vector: Vector, value: float, *, scale: float = 1.0, layers:
 
 def experts(point: str = "router_logits", *, activate: Layers | None = None, deactivate: Layers | None = None, layers: Layers | None = None,
             select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
-    """Which experts of mixtures the routers choose before all others, and which behind them (SteerMoE). Experts by number, in the
-    forms of `layers`; other sites than router_logits are refused."""
+    """Which experts of mixtures the routers choose before all others, and which behind them (SteerMoE). They are given by number, in
+    the forms of `layers`; other sites than router_logits are refused."""
     fields: dict[str, Any] = {"op": "experts", "site": point}
     for key, named in (("layers", layers), ("activate", activate), ("deactivate", deactivate)):
         if named is not None:
