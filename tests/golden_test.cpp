@@ -60,9 +60,8 @@ std::vector<std::string> untrained_names() {
 }
 
 std::vector<Backend> f32_backends() {
-  std::vector<Backend> all = cpu_backends();
-  all.resize(2);
-  return all;
+  const std::vector<Backend> all = cpu_backends();
+  return {all[0], all[1]};
 }
 
 GOLDEN_BACKENDS(Untrained, untrained_names(), f32_backends());
