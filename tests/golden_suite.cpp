@@ -398,7 +398,7 @@ std::vector<std::string> checkpoint_names() {
 }
 
 std::string test_name(const std::string& checkpoint, const std::string& backend) {
-  std::string name = checkpoint + "_" + backend;
+  std::string name = checkpoint.substr(checkpoint.rfind('/') + 1) + "_" + backend;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

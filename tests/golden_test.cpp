@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "golden_suite.h"
 #include "rudder/cpu/fast_ops.h"
@@ -47,6 +49,22 @@ std::vector<Twins> cpu_twins() {
 }
 
 GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
+
+// Of families without a trained model yet: random weights show their mathematics, in float32.
+std::vector<std::string> untrained_names() {
+  std::vector<std::string> names;
+  for (const char* name : {"bamba", "falcon-h1", "granite-hybrid", "lfm2-moe", "nemotron-h"}) {
+    names.push_back(std::string("../untrained/") + name);
+  }
+  return names;
+}
+
+std::vector<Backend> f32_backends() {
+  const std::vector<Backend> all = cpu_backends();
+  return {all[0], all[1]};
+}
+
+GOLDEN_BACKENDS(Untrained, untrained_names(), f32_backends());
 
 // A backend that quantises weights leaves routers as they are; the memory budget knows.
 TEST(Experts, RoutersStayWide) {
