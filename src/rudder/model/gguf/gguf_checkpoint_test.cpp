@@ -90,7 +90,7 @@ TEST_P(GgufFamilies, HaveTheSpecAndTheTensorsThatTheyWereMadeFrom) {
   }
   const auto checked = check_tensors(**file, *spec);
   EXPECT_TRUE(checked) << checked.error().to_string();
-  const std::map<std::string, GoldenNumbers> all = numbers_of(**folder, GetParam());
+  const std::map<std::string, GoldenNumbers> all = written_numbers(**folder, GetParam());
   ASSERT_EQ((*file)->tensors().size(), all.size());
   for (const auto& [name, numbers] : all) {
     const TensorInfo* const found = (*file)->find(name);
