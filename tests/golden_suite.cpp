@@ -87,16 +87,13 @@ class Model {
       attention.v_scale = upload(scales->v[i]);
     }
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      if (const size_t kept = model::kv_layer_of(spec_, i); kept != i) {
-        kv_.push_back(kv_[kept]);
-        continue;
-      }
       const model::KvGeometry a = model::kv_geometry(spec_.layers[i]);
       auto kv = ops::make_kv_layer(
           device_.ops(), kNumSeqs * max_blocks_,
           {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});
       check(kv);
       kv_.push_back(*kv);
+      kv_[i] = kv_[model::kv_layer_of(spec_, i)];
     }
     std::vector<model::LayerState> states;
     for (const model::LayerSpec& layer : spec_.layers) {
@@ -223,7 +220,6 @@ Answers read_answers(const std::string& name) {
 }
 
 namespace {
-
 bool has_experts(const model::ModelSpec& spec) {
   return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
     return model::experts_of(layer) != nullptr;

@@ -60,6 +60,11 @@ std::vector<testing::TinyArch> all_archs() {
   return all;
 }
 
+bool runs_in_stages(testing::TinyArch arch) {
+  const model::ModelSpec spec = testing::tiny_spec(arch);
+  return !spec.layer_embedding.exists() && !model::shares_kv(spec);
+}
+
 std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {
   std::vector<Pair> pairs;
   for (const testing::TinyArch arch : all_archs()) {

@@ -42,6 +42,8 @@ const std::vector<Backend>& backends();
 
 // Every kind of tiny model, with those that run on the host alone.
 std::vector<testing::TinyArch> all_archs();
+// Whether stages hand over all that its layers read (model::divide_layers).
+bool runs_in_stages(testing::TinyArch arch);
 // So few blocks that a dozen sequences of random_asks() preempt one another.
 inline int32_t tight_blocks(testing::TinyArch arch) {
   return arch == testing::TinyArch::kSinks ? 12 : 18;  // windows give most of theirs back

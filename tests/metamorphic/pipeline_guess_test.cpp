@@ -95,6 +95,7 @@ std::vector<std::tuple<size_t, TinyArch, int32_t>> guess_params(bool daily) {
   std::vector<std::tuple<size_t, TinyArch, int32_t>> params;
   const std::vector<Pair> pairs = daily ? daily_pairs(all_backends()) : other_pairs(all_backends());
   for (const auto& [index, arch] : pairs) {
+    if (!runs_in_stages(arch)) continue;
     params.emplace_back(index, arch, params.size() % 2 == 0 ? 2 : 3);
   }
   return params;

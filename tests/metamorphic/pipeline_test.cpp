@@ -140,11 +140,13 @@ std::vector<Param> pipeline_params(bool daily) {
   const std::vector<Pair> pairs = daily ? daily_pairs(all_backends()) : other_pairs(all_backends());
   std::vector<Param> params;
   for (const Pair& pair : daily_pairs(all_backends())) {
+    if (!runs_in_stages(std::get<1>(pair))) continue;
     const int32_t stages = params.size() % 2 == 0 ? 2 : 3;
     params.emplace_back(std::get<0>(pair), std::get<1>(pair), daily ? stages : 5 - stages);
   }
   if (daily) return params;
   for (const Pair& pair : pairs) {
+    if (!runs_in_stages(std::get<1>(pair))) continue;
     for (const int32_t stages : {2, 3}) {
       params.emplace_back(std::get<0>(pair), std::get<1>(pair), stages);
     }

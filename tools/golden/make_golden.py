@@ -69,6 +69,8 @@ def initialise(model, case, seed):
                 uniform(p, 0.5 - one, 1.5 - one)
             elif ".fir_" in name:
                 uniform(p, 0.7, 1.3)
+            elif name.endswith(("router.scale", "per_expert_scale")):
+                uniform(p, 0.5, 1.5)
             elif name.endswith("gate_up_proj_bias"):
                 normal(p, 4.0)  # gates reach their clamp
             elif name.endswith("sinks"):

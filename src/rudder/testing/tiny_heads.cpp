@@ -92,7 +92,7 @@ namespace {
 const model::LayerSpec* last_layer(const model::ModelSpec& target, bool has_window) {
   const model::LayerSpec* last = nullptr;
   for (const model::LayerSpec& layer : target.layers) {
-    if (model::softmax_of(layer) == nullptr) continue;
+    if (model::softmax_of(layer) == nullptr || !model::attention_of(layer)->own_kv) continue;
     if ((model::kv_geometry(layer).window > 0) == has_window) last = &layer;
   }
   return last;
@@ -111,6 +111,7 @@ model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target) {
   spec.layers.hidden = 48;
   spec.layers.tied_head = true;
   spec.layers.residual = model::OneStream{};  // whatever the model has
+  spec.layers.layer_embedding = {};
   spec.layers.layers.clear();
   for (const bool has_window : {false, true, false}) {
     const model::LayerSpec* const like = last_layer(target, has_window);

@@ -209,7 +209,7 @@ Result<void> add_experts(const HfConfig& config, ModelSpec& spec) {
   return {};
 }
 
-Result<ModelSpec> read_text(const HfConfig& config, bool is_assistant) {
+Result<ModelSpec> read_text_model(const HfConfig& config, bool is_assistant) {
   RUDDER_TRY_VOID(check_text(config, is_assistant));
   RUDDER_TRY(ModelSpec spec, llama_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
@@ -246,7 +246,7 @@ Result<ModelSpec> read_text(const HfConfig& config, bool is_assistant) {
 
 Result<ModelSpec> read_gemma4(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(config, kGemma4Defaults));
-  return read_text(whole.with_defaults(kGemma4Ropes), false);
+  return read_text_model(whole.with_defaults(kGemma4Ropes), false);
 }
 
 Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
@@ -263,7 +263,7 @@ Result<ModelSpec> read_gemma4_unified(const HfConfig& config) {
 // Its logits are not capped, its rows not scaled: it embeds nothing.
 Result<ModelSpec> read_assistant_text(const HfConfig& text) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kGemma4Defaults));
-  RUDDER_TRY(ModelSpec spec, read_text(whole.with_defaults(kGemma4Ropes), true));
+  RUDDER_TRY(ModelSpec spec, read_text_model(whole.with_defaults(kGemma4Ropes), true));
   spec.final_softcap = 0;
   spec.embed_scale = 1;
   return spec;

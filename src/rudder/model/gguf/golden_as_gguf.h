@@ -143,8 +143,8 @@ inline void take_apart(const weights::TensorInfo& all, bool in_turn,
 }
 
 // The tensors of a folder as a GGUF file's are here.
-inline std::map<std::string, GoldenNumbers> numbers_of(const weights::Checkpoint& from,
-                                                       const GgufCase& one) {
+inline std::map<std::string, GoldenNumbers> written_numbers(const weights::Checkpoint& from,
+                                                           const GgufCase& one) {
   std::map<std::string, GoldenNumbers> out;
   for (const weights::TensorInfo& tensor : from.tensors()) {
     const size_t at = tensor.name.find(".experts.");
@@ -167,7 +167,7 @@ class GgufWriter {
   std::string write() {
     add_keys();
     add_tokenizer();
-    for (const auto& [name, numbers] : numbers_of(from_, case_)) {
+    for (const auto& [name, numbers] : written_numbers(from_, case_)) {
       if (case_.has_old_experts || name.find(".experts.") == std::string::npos) {
         add(name, numbers);
       } else {
