@@ -54,9 +54,9 @@ struct Shape {
 };
 
 // One steered sequence, its chosen experts captured, beside one that is not.
-class Run {
+class SteeredRun {
  public:
-  Run(const json::value& told, const Shape& shape) : told_(told), shape_(shape) {
+  SteeredRun(const json::value& told, const Shape& shape) : told_(told), shape_(shape) {
     const std::string name(told.at("checkpoint").as_string());
     const auto model = weights::Checkpoint::open_folder(path_of("tests/golden/" + name)).value();
     exec::ExecSettings settings;
@@ -226,22 +226,22 @@ class Run {
 TEST(ExpertsGolden, AreChosenAsTransformersChoosesThem) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {}).check();
+    SteeredRun(told, {}).check();
   }
 }
 
 TEST(ExpertsGolden, LikewiseInChunks) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {.chunk = 13}).check();
+    SteeredRun(told, {.chunk = 13}).check();
   }
 }
 
 TEST(ExpertsGolden, LikewiseOnTwoRanksAndInTwoStages) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {.ranks = 2}).check();
-    Run(told, {.stages = 2}).check();
+    SteeredRun(told, {.ranks = 2}).check();
+    SteeredRun(told, {.stages = 2}).check();
   }
 }
 
