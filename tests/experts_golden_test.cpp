@@ -4,6 +4,7 @@
 // softmax then the largest, the largest then softmax, sigmoids in groups.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstring>
 #include <memory>
@@ -54,9 +55,9 @@ struct Shape {
 };
 
 // One steered sequence, its chosen experts captured, beside one that is not.
-class Run {
+class SteeredRun {
  public:
-  Run(const json::value& told, const Shape& shape) : told_(told), shape_(shape) {
+  SteeredRun(const json::value& told, const Shape& shape) : told_(told), shape_(shape) {
     const std::string name(told.at("checkpoint").as_string());
     const auto model = weights::Checkpoint::open_folder(path_of("tests/golden/" + name)).value();
     exec::ExecSettings settings;
@@ -209,9 +210,17 @@ class Run {
       const std::string layer = std::to_string(set.points[p].point.layer);
       const json::array& expected = told_.at("experts").at(layer).as_array();
       ASSERT_EQ(experts_[p].size(), expected.size()) << layer;
+      // Of routers with groups transformers leaves the order open (topk with sorted=False).
+      const auto at = static_cast<size_t>(set.points[p].point.layer);
+      const bool is_ordered = !executor_->capacity().geometry.routing[at].by_scores;
       for (size_t t = 0; t < expected.size(); ++t) {
-        EXPECT_EQ(experts_[p][t], json::value_to<std::vector<int16_t>>(expected[t]))
-            << "layer " << layer << ", token " << t;
+        std::vector<int16_t> got = experts_[p][t];
+        auto wanted = json::value_to<std::vector<int16_t>>(expected[t]);
+        if (!is_ordered) {
+          std::ranges::sort(got);
+          std::ranges::sort(wanted);
+        }
+        EXPECT_EQ(got, wanted) << "layer " << layer << ", token " << t;
       }
     }
   }
@@ -226,22 +235,22 @@ class Run {
 TEST(ExpertsGolden, AreChosenAsTransformersChoosesThem) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {}).check();
+    SteeredRun(told, {}).check();
   }
 }
 
 TEST(ExpertsGolden, LikewiseInChunks) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {.chunk = 13}).check();
+    SteeredRun(told, {.chunk = 13}).check();
   }
 }
 
 TEST(ExpertsGolden, LikewiseOnTwoRanksAndInTwoStages) {
   for (const json::value& told : read_cases()) {
     SCOPED_TRACE(told.at("checkpoint").as_string());
-    Run(told, {.ranks = 2}).check();
-    Run(told, {.stages = 2}).check();
+    SteeredRun(told, {.ranks = 2}).check();
+    SteeredRun(told, {.stages = 2}).check();
   }
 }
 

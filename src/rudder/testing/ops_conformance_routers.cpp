@@ -105,7 +105,9 @@ std::vector<ReferenceChoice> OpsRouters::choices_of(const TappedRouter& of,
       const auto* const v1 = program->vectors.data() + op.op.v1;
       const Row to = reference_chosen_scores(scores, Row(v1, v1 + scores.size()));
       const double by = share_of(op.op, program->vectors, h, n);
-      for (size_t e = 0; e < scores.size(); ++e) scores[e] += by * (to[e] - scores[e]);
+      for (size_t e = 0; e < scores.size(); ++e) {
+        scores[e] = by == 1 ? to[e] : scores[e] + by * (to[e] - scores[e]);
+      }
     }
   });
 }

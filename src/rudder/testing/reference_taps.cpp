@@ -137,11 +137,10 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
     case tap::OpKind::kScore:
     case tap::OpKind::kSense:
       return h;
-    case tap::OpKind::kExperts:
-      return op.lo > 0 ? h : plus(h, s, plus(reference_chosen_logits(h, v1), -1, h));
     case tap::OpKind::kFeature:
       return plus(h, 1, feature_delta(op, s, h, v1, v2));
-    case tap::OpKind::kEncode:  // tests/metamorphic/encode_test.cpp
+    case tap::OpKind::kExperts:  // reference_op()
+    case tap::OpKind::kEncode:   // tests/metamorphic/encode_test.cpp
     case tap::OpKind::kEncoded:
     case tap::OpKind::kCarried:
       break;
@@ -211,6 +210,11 @@ Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, in
     const bool is_hard = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kScoreHard;
     gate = is_hard ? (score - op.threshold > 0 ? 1 : 0)
                    : 1 / (1 + std::exp(-op.sharpness * (score - op.threshold)));
+  }
+  if (op.kind == tap::OpKind::kExperts) {
+    if (op.lo > 0) return h;
+    const Row to = reference_chosen_logits(h, v1);
+    return gate * s == 1 ? to : plus(h, gate * s, plus(to, -1, h));  // equal scores stay equal
   }
   return plus(h, gate, plus(apply_op(op, s, h, v1, vector(op.v2)), -1, h));
 }
