@@ -9,6 +9,7 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/testing/forwarding_ops.h"
 
+#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/ops/make_kv_layer.h"
@@ -447,6 +448,52 @@ TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   expect_moves("rope", [](Spec& s, Weights&) { s.ropes[0].scaling = model::RopeDefault{}; });
   expect_moves("v-norm", [&](Spec&, Weights& w) { of(w.layers[0]).v_norm = {}; });
   expect_moves("sinks", [&](Spec&, Weights& w) { of(w.layers[0]).sinks = {}; });
+}
+
+// What only a model with embeddings by layer, shared KV and experts with norms of their own has.
+TEST_F(DecoderReference, EveryPartThatIsByLayerMovesTheLogits) {
+  using Spec = model::ModelSpec;
+  using Weights = model::Weights;
+  const Spec spec = testing::tiny_spec(TinyArch::kByLayer);
+  const Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
+  const auto expect_moves = [&](std::string_view what, const auto& change) {
+    Spec other = spec;
+    Weights other_weights = weights;
+    change(other, other_weights);
+    const Matrix moved = testing::reference_forward(other, other_weights, *ops_, ids_);
+    EXPECT_GT(testing::max_difference(moved, base), 0.01 * testing::max_abs(base)) << what;
+  };
+  const auto experts = [](Weights& w) -> model::Experts::Weights& {
+    return std::get<model::Experts::Weights>(w.layers.front().mlp);
+  };
+  expect_moves("source of KV", [](Spec& s, Weights&) { attention_of(s.layers[2])->kv_layer = 0; });
+  expect_moves("norm of rows", [](Spec&, Weights& w) { w.layer_embedding.norm = {}; });
+  expect_moves("norm of what a layer adds",
+               [](Spec&, Weights& w) { w.layers[1].layer_embedding.post_norm = {}; });
+  expect_moves("scales of experts", [&](Spec&, Weights& w) { experts(w).expert_scales = {}; });
+  expect_moves("norm of the router", [&](Spec&, Weights& w) { experts(w).router_norm = {}; });
+  expect_moves("norm of experts' input", [&](Spec&, Weights& w) { experts(w).pre_norm = {}; });
+  expect_moves("norm of their sum", [&](Spec&, Weights& w) { experts(w).post_norm = {}; });
+  expect_moves("norm of the MLP", [&](Spec&, Weights& w) { experts(w).shared_post_norm = {}; });
+  expect_moves("norms of their own",
+               [](Spec& s, Weights&) { experts_of(s.layers[0])->own_norms = false; });
+}
+
+// As a GPU is today.
+class WithoutExpertScales final : public testing::PassingOps {
+ public:
+  WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}
+  bool scales_experts() const override { return false; }
+};
+
+TEST_F(DecoderReference, ScalesOfExpertsAreRefusedByTheirKey) {
+  WithoutExpertScales ops;
+  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kByLayer), ops);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "router.per_expert_scale");
+  EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
 }
 
 std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {

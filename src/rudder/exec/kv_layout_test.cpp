@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "rudder/exec/memory_budget.h"
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/make_model.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::exec {
@@ -221,6 +224,27 @@ TEST(KvLayout, BytesOfASequence) {
     EXPECT_NEAR(mib(grouped, 8192), c.after_8k, 1);
     EXPECT_NEAR(mib(plain, 32768), c.before_32k, 1);
     EXPECT_NEAR(mib(grouped, 32768), c.after_32k, 1);
+  }
+}
+
+// Gemma 4 E2B: 15 of 35 layers have KV, each fifth without a window.
+TEST(KvLayout, LayersThatShareKvAreCountedOnce) {
+  const auto config =
+      weights::HfConfig::parse(*model::make_model_config("gemma-4-e2b"), "config.json");
+  const model::ModelSpec spec = *model::read_config(*config);
+  MemoryBudget budget;
+  budget.block_size = 16;
+  budget.kv = *make_kv_layout(spec, ask_of(131072));
+  for (size_t i = 15; i < 35; ++i) {
+    const size_t source = (i + 1) % 5 == 0 ? 14 : 13;
+    EXPECT_EQ(budget.kv.layers[i].group, budget.kv.layers[source].group) << i;
+    EXPECT_EQ(budget.kv.layers[i].index, budget.kv.layers[source].index) << i;
+  }
+  for (const int64_t tokens : {300, 1024, 8192, 131072}) {
+    const int64_t of_window = std::min<int64_t>(tokens, 512) * 2 * 256 * 2;
+    const int64_t of_all = tokens * 2 * 512 * 2;
+    EXPECT_EQ(budget.kept_bytes_of(tokens), 12 * of_window + 3 * of_all) << tokens;
+    EXPECT_GE(budget.kv_bytes_of(tokens), budget.kept_bytes_of(tokens));
   }
 }
 

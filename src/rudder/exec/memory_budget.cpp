@@ -329,7 +329,7 @@ int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {
   for (const auto& [group, index] : own) {
     const step::KvGroup& one = kv.groups[static_cast<size_t>(group)];
     const int64_t kept = one.window > 0 ? std::min<int64_t>(tokens, one.window) : tokens;
-    bytes += kept * (block_bytes() / one.layers / block_size);
+    bytes += kept * (kv.block_bytes / one.layers / block_size);
   }
   return bytes;
 }
