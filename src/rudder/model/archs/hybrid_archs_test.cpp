@@ -71,7 +71,8 @@ TinyModel hybrid(const HybridCase& one, std::string_view more = "") {
   const auto spec = read_config(*config);
   if (!spec) return tiny;  // a config that is refused
   const WeightNames& names = (*find_architecture(one.name))->names;
-  for (const ListedTensor& tensor : TensorList(*spec, names).tensors()) {
+  const TensorList list(*spec, names);
+  for (const ListedTensor& tensor : list.tensors()) {
     tiny.decls[tensor.decl.name] = tensor.decl;
   }
   return tiny;
