@@ -28,8 +28,8 @@ constexpr int kEach = 4;  // of so many rows one counts: those beside each other
 using RowsByLayer = std::map<int32_t, std::vector<float>>;  // [n, width]
 
 // kWindows evenly over the text, or as many as it has.
-Result<std::vector<std::vector<int32_t>>> windows_of(const ModelSession& session,
-                                                     const std::string& text_file) {
+Result<std::vector<std::vector<int32_t>>> calibration_windows(const ModelSession& session,
+                                                              const std::string& text_file) {
   const WindowSettings rolling = {.kind = WindowKind::kRolling, .window = kWindow};
   RUDDER_TRY(const ScoredText text, encode_text_file(session.files, text_file, rolling, false));
   const auto num_tokens = static_cast<int>(text.tokens.size());
@@ -101,7 +101,7 @@ Result<Calibration> calibrate(const std::string& model, SessionSettings settings
                               const model::QuantiseScheme& scheme, const std::string& text_file) {
   settings.exec.capture_memory_mb = std::max<int64_t>(settings.exec.capture_memory_mb, 64);
   RUDDER_TRY(ModelSession session, open_session(model, settings));
-  RUDDER_TRY(const auto windows, windows_of(session, text_file));
+  RUDDER_TRY(const auto windows, calibration_windows(session, text_file));
   RUDDER_TRY(const ModelFiles files, open_model_files(model, settings.load));
   const weights::Checkpoint& checkpoint = *files.checkpoint;  // a session gives its own back
   RUDDER_TRY(const std::vector<model::ScaledProducts> groups, model::scaled_products(checkpoint));

@@ -89,7 +89,7 @@ Result<model::ChannelScales> found_scales(const std::string& from, const Session
   }
   RUDDER_TRY(Calibration found, calibrate(from, settings, *scheme, quantise.calibration));
   fmt::print(
-      "scales of channels in {} of {} places; there the products' squared error on the "
+      "scales of channels in {} of {} groups of products; there the products' squared error on the "
       "calibration text is {:.3f} of what it was\n",
       found.num_scaled, found.num_groups, found.error);
   return std::move(found.scales);

@@ -362,9 +362,7 @@ Result<Grammar> compile_rules(RuleSet& rules, RuleSet::Node start) {
   if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
   std::vector<bool> productive = rules.productive();
   if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
-  if (!productive[static_cast<size_t>(start)]) {
-    return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
-  }
+  if (!productive[static_cast<size_t>(start)]) return rules.nothing_valid();
   return RuleCompiler(rules, std::move(productive)).run(start);
 }
 

@@ -359,12 +359,20 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
   }
 }
 
+tl::unexpected<Error> RuleSet::nothing_valid() const {
+  if (!narrowed_) {
+    return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              "is not supported here: of what it refuses, a grammar can say a part alone, and "
+              "nothing valid is left beside it",
+              *narrowed_);
+}
+
 Result<std::string> RuleSet::to_ebnf(Node start) const {
   if (fuel_.out()) return tl::unexpected(fuel_.error());
   const std::vector<bool> productive = this->productive();
-  if (!productive[static_cast<size_t>(start)]) {
-    return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
-  }
+  if (!productive[static_cast<size_t>(start)]) return nothing_valid();
   std::string out = "root ::= ";
   print(start, productive, out);
   out.push_back('\n');

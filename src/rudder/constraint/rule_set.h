@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -113,6 +114,13 @@ class RuleSet {
   const Dispatch& dispatch_of(int32_t index) const {
     return dispatches_[static_cast<size_t>(index)];
   }
+  // From here on the rules accept less than was asked for at `where`, all of which no grammar says.
+  void narrow(std::string where) {
+    if (!narrowed_) narrowed_ = std::move(where);
+  }
+  // Why rules without any text are refused. kInvalidArgument.
+  tl::unexpected<Error> nothing_valid() const;
+
   // Which nodes stand for at least one text.
   std::vector<bool> productive() const;
 
@@ -133,6 +141,7 @@ class RuleSet {
   std::vector<Terminal> terminals_;
   std::vector<TokenSet> tokens_;
   std::vector<Dispatch> dispatches_;
+  std::optional<std::string> narrowed_;  // where, first
 };
 
 }  // namespace rudder::constraint

@@ -197,6 +197,7 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
         continue;
       }
       RUDDER_TRY(Complement other, complement(fuel, document_, one, where));
+      if (!other.exact) rules_.narrow(where);
       if (!held.add(json_bytes(other.ways))) return tl::unexpected(fuel.error());
       parts.push_back(std::move(other).any());
     }
@@ -206,6 +207,7 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
       const json::object& condition = one.get_object();
       RUDDER_TRY(Complement other,
                  complement(fuel, document_, condition.at("if"), path_to(path, "if")));
+      if (!other.exact) rules_.narrow(path_to(path, "if"));
       if (!held.add(json_bytes(other.ways))) return tl::unexpected(fuel.error());
       json::array then = {condition.at("if"), condition.at("then")};
       json::array otherwise = {std::move(other).any(), condition.at("else")};

@@ -234,6 +234,9 @@ TEST(SchemaComplement, SaysWhatIsRefused) {
   expect_same(R"({"enum":[1,2,3],"not":{"enum":[2,3.0]}})", R"({"enum":[1]})");
   EXPECT_EQ(refused_at(R"({"not":{"items":{"type":"null"}}})"), ".not.items");
   EXPECT_EQ(refused_at(R"({"not":{}})"), "");  // nothing is valid
+  // What is valid is among what no grammar says.
+  EXPECT_EQ(refused_at(R"({"type":"array","maxItems":2,"not":{"uniqueItems":true,"maxItems":4}})"),
+            ".not");
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

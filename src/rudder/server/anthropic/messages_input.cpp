@@ -180,11 +180,11 @@ Result<void> ConversationReader::read_tool_result(const json::object& block,
   if (const json::value* content = block.if_contains("content");
       content != nullptr && !content->is_null()) {
     // What a tool gave is not what the request asks, and may be data of its own.
-    if (!is_text_or_parts(*content)) {
-      text = to_json_text(*content);
-    } else {
-      RUDDER_TRY(text, joined_texts(*content, path + ".content", false));
-    }
+    const std::string at = path + ".content";
+    const Result<std::string> blocks = is_text_or_parts(*content)
+                                           ? joined_texts(*content, at, false)
+                                           : Result<std::string>(to_json_text(*content));
+    text = blocks ? *blocks : to_json_text(*content);
   }
   input_.conversation.add({{"role", "tool"}, {"tool_call_id", id}, {"content", text}}, path);
   return {};

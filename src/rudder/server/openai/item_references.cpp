@@ -18,7 +18,7 @@ namespace json = boost::json;
 namespace {
 
 // Where the references to the items of one response stand in `input`, by the items' ids.
-using Places = std::map<std::string, size_t, std::less<>>;
+using Indices = std::map<std::string, size_t, std::less<>>;
 
 // The response of an item `msg_HEX_3` is `resp_HEX`; "" where an id is of another form.
 std::string response_of(std::string_view item_id) {
@@ -29,8 +29,8 @@ std::string response_of(std::string_view item_id) {
 }
 
 // By response.
-std::map<std::string, Places> references_in(const json::array& items) {
-  std::map<std::string, Places> out;
+std::map<std::string, Indices> references_in(const json::array& items) {
+  std::map<std::string, Indices> out;
   for (size_t i = 0; i < items.size(); ++i) {
     const json::object* fields = items[i].if_object();
     if (fields == nullptr || !is_item_reference(*fields)) continue;
@@ -42,15 +42,15 @@ std::map<std::string, Places> references_in(const json::array& items) {
   return out;
 }
 
-// Puts those of `found`, a list, in their places; each leaves `places` with it.
-void put_items(const json::value* found, json::array& items, Places& places) {
+// Puts those of `found`, a list, at their indices; each leaves `indices` with it.
+void put_items(const json::value* found, json::array& items, Indices& indices) {
   if (found == nullptr || !found->is_array()) return;
   for (const json::value& item : found->get_array()) {
     const json::object& fields = item.as_object();
-    const auto place = places.find(string_in(fields, "id"));
-    if (place == places.end() || is_item_reference(fields)) continue;
-    items[place->second] = item;
-    places.erase(place);
+    const auto index = indices.find(string_in(fields, "id"));
+    if (index == indices.end() || is_item_reference(fields)) continue;
+    items[index->second] = item;
+    indices.erase(index);
   }
 }
 
@@ -65,18 +65,18 @@ bool is_item_reference(const json::object& item) {
 std::optional<json::value> with_referred_items(const json::value& input, ResponseStore& store,
                                                int tenant) {
   if (!input.is_array()) return std::nullopt;
-  std::map<std::string, Places> references = references_in(input.get_array());
+  std::map<std::string, Indices> references = references_in(input.get_array());
   if (references.empty()) return std::nullopt;
   json::array items = input.get_array();
-  for (auto& [response, places] : references) {
+  for (auto& [response, indices] : references) {
     const std::optional<StoredResponse> stored = store.find(response, tenant);
     if (!stored) continue;
     if (const Result<json::value> document = parse_json(*stored->document, "the response")) {
-      put_items(document->as_object().if_contains("output"), items, places);
+      put_items(document->as_object().if_contains("output"), items, indices);
     }
-    if (stored->input == nullptr || places.empty()) continue;
+    if (stored->input == nullptr || indices.empty()) continue;
     if (const Result<json::value> asked = parse_json(*stored->input, "its input")) {
-      put_items(&*asked, items, places);
+      put_items(&*asked, items, indices);
     }
   }
   return json::value(std::move(items));

@@ -129,8 +129,7 @@ constexpr std::string_view kSchemas = R"json({
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text"]},
         "text": {"type": ["string", "null"], "x-refused": "null or absent, in the question"}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["tool_result"]}, "tool_use_id": {},
-        "content": {"oneOf": [{"type": "string"}, {"type": "null"},
-          {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/MessageTextBlock"}]}}]}}},
+        "content": {"description": "A text, blocks, or data of the tool's own."}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": ["text", "tool_result"]},
         "description": "Calls and thoughts in messages of the assistant; what no model can read has a stand-in, but for the question."}}}]
   },
@@ -207,9 +206,9 @@ constexpr std::string_view kSchemas = R"json({
     {"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "enum": ["assistant"]},
       "content": {"$ref": "#/components/schemas/ChatContent"},
       "reasoning_content": {"type": ["string", "null"]},
-      "tool_calls": {"type": ["array", "null"], "items": {"type": "object", "required": ["function"], "properties": {
-        "function": {"type": "object", "required": ["name"], "properties": {
-          "name": {"type": "string"}, "arguments": {"description": "JSON as a text, or an object."}}}}}}}}]},
+      "tool_calls": {"type": ["array", "null"], "items": {"type": "object", "description": "Such without a name are left out.", "properties": {
+        "function": {"type": ["object", "null"], "properties": {
+          "name": {"type": ["string", "null"]}, "arguments": {"description": "JSON as a text, or an object."}}}}}}}}]},
   "ChatContent": {"x-refused": "null or absent, in the question", "oneOf": [{"type": "string"}, {"type": "null"}, {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/TextPart"}]}}]},
   "TokenizeRequest": {
     "type": "object",

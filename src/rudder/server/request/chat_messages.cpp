@@ -244,7 +244,10 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   } else if (role == "tool" && !is_text_or_parts(*content)) {
     message["content"] = to_json_text(*content);  // data of the tool's own
   } else if (content->is_array()) {
-    RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path, is_asked, history));
+    const Result<void> read =
+        normalise_parts(content->get_array(), content_path, is_asked, history);
+    if (!read && role != "tool") return tl::unexpected(read.error());
+    if (!read) message["content"] = to_json_text(*content);
   } else if (!content->is_string()) {
     return invalid_field(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),

@@ -154,7 +154,7 @@ TEST_F(HistoryPartsTest, OfResponses) {
 TEST_F(HistoryPartsTest, ResultsMayBeAnyJson) {
   for (const std::string_view data :
        {R"({"a":[1]})", "[1,2]", R"([{"a":1}])", R"([{"type":5}])", R"([{"text":null}])", "true",
-        "7", R"([["r"]])", R"(["r",7])"}) {
+        "7", R"([["r"]])", R"(["r",7])", R"([{"type":"text","text":7}])"}) {
     const std::string shown = fmt::format("|assistant:<f>|tool:{}", data);
     const auto expect_shown = [&](std::string_view path, std::string_view call) {
       const std::string history = fmt::format(fmt::runtime(call), data);
