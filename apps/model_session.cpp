@@ -438,6 +438,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
+  RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.
   auto base = [checkpoint = std::move(session.files.checkpoint)](const lora::Target& target) {
@@ -452,6 +453,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.memory = loaded.memory;
   session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
+  session.residence = make_residence(form, loaded.resident,
+                                     model_identity(session.files, session.memory), settings);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures, make_captures(capacity, settings.steering, library,

@@ -10,6 +10,7 @@
 
 #include "adapters.h"
 #include "generation_config.h"
+#include "residence.h"
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
 #include "rudder/constraint/grammar_compiler.h"
@@ -71,6 +72,7 @@ struct SessionSettings {
   RecordSettings record;
   KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
+  ResidenceSettings residence;     // no flags of every command: a server's alone
   double min_step_ms = 0;          // of each executor (wrap/paced_executor.h); 0: as it comes
   int32_t data_parallel_size = 1;  // replicas; no flag of every command: a server's alone
   // A server: clients read tokens as they come. Elsewhere prompts are not held back for those that
@@ -105,7 +107,8 @@ struct ModelSession {
   std::vector<std::unique_ptr<fleet::EventPublisher>> kv_events;
   std::unique_ptr<lora::Library> adapters;  // null: it runs without
   std::unique_ptr<engine::Engine> engine;
-  std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
+  std::unique_ptr<ModelResidence> residence;  // null: the model stays as it is
+  std::unique_ptr<Steering> steering;         // null: it runs without; goes before the engine
 };
 
 // `model` is a folder in the Hugging Face layout, or a name of the hub, whose folder is fetched;

@@ -28,6 +28,7 @@ namespace {
 
 struct ServeSettings {
   bool dry_run = false;
+  ResidenceSettings residence;
   std::string model;
   int64_t seed = -1;
   int64_t embedding_memory_mb = 4;
@@ -45,6 +46,7 @@ struct ServeSettings {
         "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
         "Requests that bring no seed draw theirs from this one, in order of arrival; -1 takes "
         "the system's entropy.");
+    residence.declare(table);
     table.add("embedding-memory-mb", &embedding_memory_mb, 0, 1 << 20,
               "MiB on the device for the hidden states of prompts that /v1/embeddings pools, where "
               "--capture-memory-mb gives none; 0: no embeddings.");
@@ -161,6 +163,7 @@ Result<void> serve(const std::string& model_path, SessionSettings session_settin
       server::Server::start({.engine = session.engine.get(),
                              .model = served_model(session),
                              .kv_events = publishers_of(session),
+                             .residence = session.residence.get(),
                              .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,
                              .version = kVersion},
@@ -221,6 +224,7 @@ int run_serve(int argc, char** argv) {
       arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
   session_settings.exec.embedding_memory_mb = serve_settings.embedding_memory_mb;
   session_settings.data_parallel_size = serve_settings.data_parallel_size;
+  session_settings.residence = serve_settings.residence;
   session_settings.streams_to_clients = true;
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);

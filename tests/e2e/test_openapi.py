@@ -153,8 +153,8 @@ def test_errors(tapped, document, path):
 
 @pytest.mark.parametrize("method, path", [
     ("POST", "/lora-adapters"), ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/images/generations"),
-    ("POST", "/classify"), ("POST", "/pooling"), ("POST", "/sleep"),
-    ("GET", "/is_sleeping"), ("POST", "/v1/messages/batches")])
+    ("POST", "/classify"), ("POST", "/pooling"), ("POST", "/collective_rpc"),
+    ("POST", "/abort_request"), ("POST", "/v1/messages/batches")])
 def test_what_is_not_supported_is_said(tapped, document, method, path):
     answer = httpx2.request(method, tapped.url + path, json={})
     assert answer.status_code == 501

@@ -29,7 +29,7 @@ BASES = {
     "/v1/unload_lora_adapter": {"lora_name": "a"},
 }
 # What is right for it is on the server's disk (test_adapters.py).
-OF_FILES = {"/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none"}}
+OF_FILES = {"/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none"}, "/v1/weights/update": {"path": "none"}}
 RANKING = {"/v1/rerank": {"query": "a", "documents": ["b"]}, "/v1/score": {"text_1": "a", "text_2": "b"}}
 GENERATING = {"/v1/chat/completions": {**CHAT, "max_tokens": 1}, "/v1/completions": {**TEXT, "max_tokens": 1},
               "/v1/responses": {"input": "hi", "max_output_tokens": 1}, "/v1/messages": {**CHAT, "max_tokens": 1},

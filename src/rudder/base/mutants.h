@@ -82,6 +82,7 @@
   X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")                 \
   X(kDrainAdmits, "a request is accepted while draining")                                         \
   X(kDisplacedKept, "a request that has lost its place in the queue goes on waiting")             \
+  X(kRestKeepsPrefixes, "an engine at rest keeps what it has computed")                           \
   X(kDeadlineMissed, "a request waits past its deadline")                                         \
   X(kSleepsWithWork, "the loop goes idle while a step is in flight")                              \
   X(kRepeatStranded, "of a repeated step the first iteration alone is collected")                 \

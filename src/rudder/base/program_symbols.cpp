@@ -89,9 +89,9 @@ std::string ProgramSymbols::name_of(const void* address) const {
   }
   if (info.dli_sname != nullptr) return demangled(info.dli_sname);
   const std::string_view path = info.dli_fname;
-  return fmt::format("{}+{:#x}", path.substr(path.rfind('/') + 1),
-                     reinterpret_cast<uintptr_t>(address) -
-                         reinterpret_cast<uintptr_t>(info.dli_fbase));
+  return fmt::format(
+      "{}+{:#x}", path.substr(path.rfind('/') + 1),
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(info.dli_fbase));
 }
 
 }  // namespace rudder

@@ -299,7 +299,7 @@ void BlockCache::release(Chain& chain, BlockTables& tables) {
   chain.last_shared = NodeRef{};
 }
 
-void BlockCache::forget_all() {
+void BlockCache::forget_all(const std::string* identity, std::span<Chain* const> chains) {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
     if (index_.contains(block)) forget_node(index_.node_of(block));
     if (pool_.refs(block) > 0) distrusted_[static_cast<size_t>(block)] = 1;
@@ -308,6 +308,17 @@ void BlockCache::forget_all() {
     if (states_.refs(state) > 0) distrusted_states_[static_cast<size_t>(state)] = 1;
   }
   if (options_.watcher != nullptr) options_.watcher->cleared();
+  if (identity == nullptr) return;
+  RUDDER_CHECK(pool_.num_in_use() == 0, "{} blocks of the model before", pool_.num_in_use());
+  hasher_ = ChainHasher({.hash_key = options_.hash_key,
+                         .model_identity = *identity,
+                         .hash_bits = options_.hash_bits,
+                         .block_size = options_.block_size});
+  for (Chain* const chain : chains) {
+    hasher_.restart(*chain);
+    chain->num_shared = 0;
+    chain->last_shared = {};
+  }
 }
 
 Result<void> BlockCache::check(const std::vector<std::span<const BlockId>>& tables,

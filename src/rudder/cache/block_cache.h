@@ -128,8 +128,9 @@ class BlockCache {
   // evicted from its tail.
   void release(Chain& chain, BlockTables& tables);
   // Empties the index: unreferenced blocks become free, and blocks in use are not shared again by
-  // those who hold them.
-  void forget_all();
+  // those who hold them. With `identity` no block is in use: keys are those of that model from now
+  // on, and `chains`, all that there are, begin anew.
+  void forget_all(const std::string* identity = nullptr, std::span<Chain* const> chains = {});
 
   // Key of full block `i` of `tokens`; kept in the chain.
   const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
@@ -162,7 +163,7 @@ class BlockCache {
   void uncache_lost();
 
   const CacheOptions options_;
-  const ChainHasher hasher_;
+  ChainHasher hasher_;
   BlockPool pool_;
   PrefixIndex index_;
   BlockPool states_;

@@ -30,6 +30,11 @@ PrefixChain ChainHasher::begin(std::string salt, std::span<const ContentRun> run
   return chain;
 }
 
+void ChainHasher::restart(PrefixChain& chain) const {
+  chain.root = hasher_.root(*chain.salt);
+  chain.keys.clear();
+}
+
 BlockContent ChainHasher::content(const PrefixChain& chain, std::span<const int32_t> tokens,
                                   int32_t i, std::vector<ContentRun>& runs) const {
   const int32_t begin = i * block_size_;

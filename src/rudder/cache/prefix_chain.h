@@ -39,6 +39,8 @@ class ChainHasher {
   // `runs`: what the sequence's tokens are computed under, those to come among them; ascending,
   // disjoint, of any length.
   PrefixChain begin(std::string salt, std::span<const ContentRun> runs) const;
+  // The same sequence under the keys of this hasher, where it had another's.
+  void restart(PrefixChain& chain) const;
   static void set_runs(PrefixChain& chain, std::span<const ContentRun> runs);
   // Key of full block `i` of `tokens`; kept in the chain. `runs` is scratch.
   const BlockKey& key(PrefixChain& chain, std::span<const int32_t> tokens, int32_t i,
@@ -48,8 +50,8 @@ class ChainHasher {
                        std::vector<ContentRun>& runs) const;
 
  private:
-  const KeyHasher hasher_;
-  const int32_t block_size_;
+  KeyHasher hasher_;
+  int32_t block_size_;
 };
 
 }  // namespace rudder::cache

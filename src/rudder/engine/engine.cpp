@@ -19,6 +19,8 @@
 namespace rudder::engine {
 namespace {
 
+using std::chrono::steady_clock;
+
 constexpr auto kDrainPoll = std::chrono::milliseconds(2);
 
 // What a replica says to a request, the best last.
@@ -102,6 +104,30 @@ class ReplicatedEngine final : public Engine {
     return states;
   }
 
+  Result<void> rest(const RestAsk& ask, int64_t timeout_us) override {
+    for (const auto& replica : replicas_) replica->core().rest({.ask = ask, .identity = {}});
+    const auto deadline = steady_clock::now() + std::chrono::microseconds(timeout_us);
+    const auto is_at_rest = [](const auto& replica) { return replica->core().is_at_rest(); };
+    while (!std::ranges::all_of(replicas_, is_at_rest)) {
+      for (const auto& replica : replicas_) {
+        const Result<void> health = replica->core().health();
+        if (!health && health.error().code == ErrorCode::kInternal) return health;
+      }
+      if (steady_clock::now() >= deadline) {
+        resume(std::nullopt);
+        return fail(ErrorCode::kTimeout, "requests still ran when the time for it was over");
+      }
+      std::this_thread::sleep_for(kDrainPoll);
+    }
+    return {};
+  }
+  void resume(const std::optional<std::string>& identity) override {
+    if (identity && router_ != nullptr) router_->rename_model(*identity);
+    for (const auto& replica : replicas_) {
+      replica->core().rest({.ask = std::nullopt, .identity = identity});
+    }
+  }
+
   void reset_prefix_cache() override {
     for (const auto& replica : replicas_) replica->core().reset_prefix_cache();
   }
@@ -117,7 +143,6 @@ class ReplicatedEngine final : public Engine {
   steer::capture::Dispatcher* captures() override { return commons_->captures.get(); }
 
   bool drain(int64_t timeout_us) override {
-    using std::chrono::steady_clock;
     for (const auto& replica : replicas_) {
       replica->core().close(
           {ErrorCode::kUnavailable, "the engine is draining and takes no requests", ""});

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "rudder/engine/event.h"
 #include "rudder/engine/forms.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/rest.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
 #include "rudder/sched/proposer.h"
@@ -99,6 +101,14 @@ class Engine {
   // every request.
   virtual bool drain(int64_t timeout_us) = 0;
   virtual void reset_prefix_cache() = 0;
+
+  // Brings every replica to rest (engine/rest.h): then nobody uses the executors until resume().
+  // kTimeout: some had not come to it in time, and all go on as before. kInternal: one is dead. One
+  // thread at a time calls the two.
+  virtual Result<void> rest(const RestAsk& ask, int64_t timeout_us) = 0;
+  // Goes on. With `identity` that is the name of the model in the keys of prefix blocks from now
+  // on: what the executors compute with is not what it was.
+  virtual void resume(const std::optional<std::string>& identity) = 0;
 
   // Keeps programs on the device from the next step on, so that a request's first use of them
   // uploads nothing. kInvalidArgument when they could never be there together. Pins are counted.

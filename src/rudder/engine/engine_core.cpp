@@ -11,7 +11,6 @@
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
-#include "rudder/engine/choices.h"
 #include "rudder/engine/resolved_taps.h"
 #include "rudder/engine/run_trials.h"
 #include "rudder/engine/watched_rows.h"
@@ -98,7 +97,6 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                        const EngineSettings& settings, const step::Capacity& capacity)
     : executor_(std::move(parts.executor)),
       proposer_(std::move(parts.proposer)),
-      tokenizer_(commons->tokenizer),
       clock_(commons->clock),
       block_watcher_(parts.block_watcher),
       settings_(settings),
@@ -120,7 +118,12 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                  .constraints = &constraints_,
                  .taps = &taps_,
                  .captures = &captures_,
-                 .metrics = &metrics_}) {
+                 .metrics = &metrics_}),
+      starter_({.scheduler = &scheduler_,
+                .requests = &requests_,
+                .taps = &taps_,
+                .captures = &captures_,
+                .delivery = &delivery_}) {
   watch_.idle(clock_->now_us());
   publish_stats();
 }
@@ -198,7 +201,7 @@ bool EngineCore::step() {
 bool EngineCore::turn() {
   watch_.busy(clock_->now_us(), "planning and launching a step");
   take_commands();
-  const bool launched = !dead_ && launch_next();
+  const bool launched = !dead_ && starter_.rest().may_launch() && launch_next();
   if (awaits_masks()) {
     // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
     while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
@@ -208,8 +211,10 @@ bool EngineCore::turn() {
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   if (block_watcher_ != nullptr) block_watcher_->step_done();
+  if (!dead_ && in_flight_.empty()) starter_.rest().settle();
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
+  if (starter_.rest().is_at_rest()) more = false;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
   if (!more) watch_.idle(clock_->now_us());
   return more;
@@ -231,8 +236,9 @@ void EngineCore::take_commands() {
   for (const RequestId id : commands_.cancels) {
     delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
   }
+  if (commands_.rest) starter_.follow(*commands_.rest);
   end_late();
-  schedule_waiting();
+  starter_.begin_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
   commands_.pins.clear();
   commands_.unpins.clear();
@@ -241,6 +247,7 @@ void EngineCore::take_commands() {
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
+  commands_.rest.reset();
   delivery_.end_failed();
 }
 
@@ -255,7 +262,7 @@ void EngineCore::admit(Submission& submission) {
   std::vector<ChoiceConstraint> constraints;
   const Result<void> made = contain([&] {
     for (int32_t i = 0; i < params.n; ++i) {
-      choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
+      choices.emplace_back(ChoiceOutput(commons_->tokenizer, submission.stops, params));
       if (!submission.constraints.empty()) constraints.emplace_back(params, submission.constraints);
     }
   });
@@ -289,14 +296,11 @@ void EngineCore::admit(Submission& submission) {
     deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
   }
   request.taps = std::move(submission.taps);
-  const bool needs_rows = request.taps.needs_rows();
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
-  } else if (needs_rows) {
-    taps_.push(request);
   } else {
-    schedule(request);
+    starter_.begin(request);
   }
 }
 
@@ -325,33 +329,6 @@ void EngineCore::end_late() {
         *id, FinishReason::kError,
         Error{ErrorCode::kOverloaded,
               fmt::format("the request has waited for {:.1f} s, as long as it may", waited_s), ""});
-  }
-}
-
-// Every request that gets what it waited for begins its captures and runs.
-void EngineCore::schedule_waiting() {
-  while (OpenRequest* request = taps_.pop(scheduler_.stats().steps)) {
-    const Result<void> begun = contain([&] { captures_.begin(*request); });
-    if (begun) {
-      schedule(*request);
-    } else {
-      delivery_.fail_request(request->id, begun.error());
-    }
-  }
-}
-
-void EngineCore::schedule(OpenRequest& request) {
-  const Request accepted = std::move(*request.unscheduled);
-  request.unscheduled.reset();
-  Result<std::vector<sched::NewSequence>> sequences =
-      contain([&]() -> Result<std::vector<sched::NewSequence>> {
-        return make_sequences(request, accepted);
-      });
-  if (!sequences) return delivery_.fail_request(request.id, sequences.error());
-  for (sched::NewSequence& sequence : *sequences) {
-    const Result<void> added = scheduler_.add(std::move(sequence));
-    if (added) continue;
-    return delivery_.end_request(request.id, FinishReason::kError, added.error());
   }
 }
 

@@ -27,6 +27,7 @@
 #include "rudder/engine/forms.h"
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
+#include "rudder/engine/request_starter.h"
 #include "rudder/engine/request_table.h"
 #include "rudder/engine/step_watch.h"
 #include "rudder/engine/tap_queue.h"
@@ -60,6 +61,9 @@ class EngineCore {
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
   Result<void> health() const;
+  // Posts the order; is_at_rest() says when it has come to that.
+  void rest(RestOrder order) { mailbox_.rest(std::move(order)); }
+  bool is_at_rest() const { return starter_.rest().is_at_rest(); }
 
   // Refuses submissions from now on, with `reason`.
   void close(Error reason) { mailbox_.close(std::move(reason)); }
@@ -106,8 +110,6 @@ class EngineCore {
   PlaceAsk within_deadline(PlaceAsk ask) const;
   void end_displaced(RequestId id);
   void end_late();
-  void schedule(OpenRequest& request);
-  void schedule_waiting();
   bool launch_next();
   bool start_afresh();
   // The step launched last has constrained sequences whose masks it still waits for.
@@ -124,7 +126,6 @@ class EngineCore {
 
   const std::unique_ptr<step::Executor> executor_;
   const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
-  const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const std::shared_ptr<const Clock> clock_;
   cache::BlockWatcher* const block_watcher_;  // null: none
   const EngineSettings settings_;
@@ -148,6 +149,7 @@ class EngineCore {
   Deadlines deadlines_;
   CaptureBridge captures_;
   Delivery delivery_;                // of what the members above hold
+  RequestStarter starter_;           // likewise
   std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
   int64_t collected_us_ = 0;                    // when the last iteration was

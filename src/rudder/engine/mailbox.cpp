@@ -13,6 +13,7 @@ namespace rudder::engine {
 Result<void> Mailbox::submit(Submission submission) {
   std::lock_guard lock(mutex_);
   if (closed_) return tl::unexpected(*closed_);
+  if (refused_) return tl::unexpected(*refused_);
   commands_.submissions.push_back(std::move(submission));
   posted_.notify_one();
   return {};
@@ -54,6 +55,13 @@ void Mailbox::capture_news(CaptureNews news) {
   posted_.notify_one();
 }
 
+void Mailbox::rest(RestOrder order) {
+  std::lock_guard lock(mutex_);
+  refused_ = order.ask ? order.ask->refusal : std::nullopt;
+  commands_.rest = std::move(order);
+  posted_.notify_one();
+}
+
 void Mailbox::close(Error reason) {
   if (RUDDER_MUTANT(kDrainAdmits)) return;
   std::lock_guard lock(mutex_);
@@ -63,6 +71,7 @@ void Mailbox::close(Error reason) {
 Result<void> Mailbox::open() const {
   std::lock_guard lock(mutex_);
   if (closed_) return tl::unexpected(*closed_);
+  if (refused_) return tl::unexpected(*refused_);
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
 #include "rudder/engine/resolved_taps.h"
+#include "rudder/engine/rest.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/config.h"
 #include "rudder/text/stop_strings.h"
@@ -52,10 +53,11 @@ struct Commands {
   std::vector<CaptureNews> captures;
   std::vector<RequestId> cancels;
   bool reset_prefix_cache = false;
+  std::optional<RestOrder> rest;  // the last one posted
 
   bool empty() const {
     return pins.empty() && unpins.empty() && submissions.empty() && captures.empty() &&
-           displaced.empty() && cancels.empty() && !reset_prefix_cache;
+           displaced.empty() && cancels.empty() && !reset_prefix_cache && !rest;
   }
 };
 
@@ -70,6 +72,10 @@ class Mailbox {
   void pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs);
   void capture_news(CaptureNews news);
+
+  // Submissions are refused with its `ask->refusal` from now on, where it has one, and taken
+  // again where it has not.
+  void rest(RestOrder order);
 
   // Refuses submissions from now on; the first reason stays.
   void close(Error reason);
@@ -87,6 +93,7 @@ class Mailbox {
   Commands commands_;
   bool woken_ = false;
   std::optional<Error> closed_;
+  std::optional<Error> refused_;  // for as long as the engine is to rest
 };
 
 }  // namespace rudder::engine

@@ -57,7 +57,7 @@ size_t choose_replica(std::span<const ReplicaLoad> replicas, size_t turn) {
 
 Router::Router(const cache::KeyOptions& keys, const step::KvGroups& groups,
                std::span<cache::BlockWatcher* const> watchers)
-    : block_size_(keys.block_size), hasher_(keys) {
+    : key_options_(keys), hasher_(std::make_shared<const cache::ChainHasher>(keys)) {
   for (cache::BlockWatcher* watcher : watchers) {
     keys_.push_back(std::make_unique<cache::CachedKeys>(reference_group(groups), watcher));
     loads_.push_back(std::make_shared<std::atomic<int64_t>>(0));
@@ -66,21 +66,34 @@ Router::Router(const cache::KeyOptions& keys, const step::KvGroups& groups,
 
 std::vector<int64_t> Router::cached_tokens(const RequestParams& params) const {
   std::vector<int64_t> cached(keys_.size(), 0);
-  const int32_t most = reusable_tokens(params) / block_size_;
-  cache::PrefixChain chain = hasher_.begin(root_salt(params), content_runs(params.taps.segments));
+  const std::shared_ptr<const cache::ChainHasher> keys = hasher();
+  const int32_t block_size = key_options_.block_size;
+  const int32_t most = reusable_tokens(params) / block_size;
+  cache::PrefixChain chain = keys->begin(root_salt(params), content_runs(params.taps.segments));
   std::vector<cache::ContentRun> scratch;
   bool is_found = true;
   for (int32_t i = 0; i < most && is_found; ++i) {
-    const cache::BlockKey& key = hasher_.key(chain, params.prompt, i, scratch);
+    const cache::BlockKey& key = keys->key(chain, params.prompt, i, scratch);
     is_found = false;
     for (size_t replica = 0; replica < keys_.size(); ++replica) {
-      const bool has_those_before = cached[replica] == int64_t{i} * block_size_;
+      const bool has_those_before = cached[replica] == int64_t{i} * block_size;
       if (!has_those_before || !keys_[replica]->contains(key)) continue;
-      cached[replica] += block_size_;
+      cached[replica] += block_size;
       is_found = true;
     }
   }
   return cached;
+}
+
+void Router::rename_model(std::string identity) {
+  const std::lock_guard lock(mutex_);
+  key_options_.model_identity = std::move(identity);
+  hasher_ = std::make_shared<const cache::ChainHasher>(key_options_);
+}
+
+std::shared_ptr<const cache::ChainHasher> Router::hasher() const {
+  const std::lock_guard lock(mutex_);
+  return hasher_;
 }
 
 Router::Placement Router::place(const RequestParams& params, const std::vector<bool>& takes) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -72,16 +73,20 @@ class Router {
   };
   // `takes`: one a replica; at least one is true.
   Placement place(const RequestParams& params, const std::vector<bool>& takes);
+  // Keys are those of caches of that model from now on.
+  void rename_model(std::string identity);
   // Tokens at the beginning of the prompt that each replica has cached.
   std::vector<int64_t> cached_tokens(const RequestParams& params) const;
   int64_t load(size_t replica) const { return loads_[replica]->load(std::memory_order_relaxed); }
 
  private:
-  const int32_t block_size_;
-  const cache::ChainHasher hasher_;
+  std::shared_ptr<const cache::ChainHasher> hasher() const;
+
+  cache::KeyOptions key_options_;
+  std::shared_ptr<const cache::ChainHasher> hasher_;          // of key_options_
   std::vector<std::unique_ptr<cache::CachedKeys>> keys_;      // by replica
   std::vector<std::shared_ptr<std::atomic<int64_t>>> loads_;  // likewise, in tokens
-  std::mutex mutex_;                                          // one request is placed at a time
+  mutable std::mutex mutex_;                                  // one request is placed at a time
   size_t turn_ = 0;
 };
 

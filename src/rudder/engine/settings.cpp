@@ -46,9 +46,10 @@ void EngineSettings::declare(SettingsTable& table) {
   table.add("mask-threads", &mask_threads, 0, kMaxMaskThreads,
             "Threads that work out which tokens constrained sequences may take next, while the "
             "model runs; 0 takes a quarter of the cores, at most 8.");
-  table.add("stuck-step-us", &stuck_step_us, 1000, int64_t{3'600'000'000},
-            "Microseconds after which a step that does not end makes /health fail, until it ends; the "
-            "log then has what the step was and where each thread is.");
+  table.add(
+      "stuck-step-us", &stuck_step_us, 1000, int64_t{3'600'000'000},
+      "Microseconds after which a step that does not end makes /health fail, until it ends; the "
+      "log then has what the step was and where each thread is.");
 }
 
 }  // namespace rudder::engine

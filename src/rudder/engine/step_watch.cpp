@@ -21,10 +21,10 @@ StepFacts facts_of(const step::StepPlan& plan) {
 }
 
 std::string to_text(const StepFacts& facts) {
-  return fmt::format("step {} of {} tokens of {} sequences ({} with prompts, {} constrained), {} {}",
-                     facts.id, facts.num_tokens, facts.num_seqs, facts.num_prompts,
-                     facts.num_constrained, facts.repeat,
-                     facts.repeat == 1 ? "iteration" : "iterations");
+  return fmt::format(
+      "step {} of {} tokens of {} sequences ({} with prompts, {} constrained), {} {}", facts.id,
+      facts.num_tokens, facts.num_seqs, facts.num_prompts, facts.num_constrained, facts.repeat,
+      facts.repeat == 1 ? "iteration" : "iterations");
 }
 
 void StepWatch::note(int64_t now_us, const char* doing, const std::optional<StepFacts>& step) {
@@ -42,8 +42,8 @@ Result<void> StepWatch::health(int64_t now_us, int64_t stuck_us) const {
   const std::string what =
       !is_busy ? "its loop has been silent"
                : fmt::format("{}{}", doing_, step_ ? " " + to_text(*step_) : std::string());
-  return fail(ErrorCode::kUnavailable, fmt::format("the engine makes no progress: {} for {} ms",
-                                                   what, silence_us / 1000));
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("the engine makes no progress: {} for {} ms", what, silence_us / 1000));
 }
 
 }  // namespace rudder::engine

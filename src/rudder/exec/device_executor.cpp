@@ -53,6 +53,16 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
+  if (options.held != nullptr) {
+    *options.held = {.ops = executor->model_.ops.get(),
+                     .weights = &executor->model_.weights,
+                     .stage = executor->model_.spec.stage,
+                     .sequences = {executor->kept_.states.pool()}};
+    for (const ops::KvLayer& layer : executor->kept_.kv) {
+      options.held->sequences.push_back(layer.storage);
+      options.held->sequences.push_back(layer.token_scales);
+    }
+  }
   if (ops::Comm* const comm = ops::comm_of(*executor->model_.ops)) comm->open();
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;

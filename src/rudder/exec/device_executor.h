@@ -39,6 +39,7 @@
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/resident_model.h"
 #include "rudder/exec/sample_step.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
@@ -70,6 +71,7 @@ class DeviceExecutor final : public step::Executor {
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
     NarrowRules narrow_graphs = {};
+    HeldMemory* held = nullptr;  // is told what the executor holds (resident_model.h)
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.

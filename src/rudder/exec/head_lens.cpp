@@ -98,6 +98,10 @@ Result<void> HeadLens::read_collapsed(std::span<const float> rows, std::span<con
 // `made` is empty where the rows are of the model's width.
 Result<void> HeadLens::read_all(std::span<const float> rows, std::span<const int32_t> made,
                                 int32_t top, std::vector<LensToken>& out) {
+  const Held held = hold();
+  if (weights_.heads.front().packed == nullptr) {
+    return fail(ErrorCode::kUnavailable, "the model's weights are not in memory", "lens");
+  }
   const auto width = static_cast<size_t>(made.empty() ? spec_.hidden : whole_.shape[1]);
   const size_t count = rows.size() / width;
   RUDDER_CHECK(rows.size() == count * width && top >= 0 && top <= step::kMaxLogprobs,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "rudder/model/spec.h"
@@ -37,6 +38,12 @@ class HeadLens final : public tap::Lens {
                               int32_t top, std::vector<tap::LensToken>& out) override;
   size_t rows_together() const override;
 
+  // Nobody reads while it is held: the weights may change meanwhile. Any thread.
+  using Held = std::unique_lock<std::mutex>;
+  Held hold() { return Held(mutex_); }
+  // While it is held: reads by that head from then on. Of a model on one rank.
+  void set_head(const ops::LinearWeight& head) { weights_.heads = {head}; }
+
  private:
   HeadLens(std::unique_ptr<ops::Ops> ops, const model::ModelSpec& spec, Weights weights)
       : ops_(std::move(ops)), weights_(std::move(weights)), spec_(spec) {}
@@ -53,8 +60,9 @@ class HeadLens final : public tap::Lens {
   void multiply(int64_t num, const ops::View& scale);
 
   const std::unique_ptr<ops::Ops> ops_;
-  const Weights weights_;
+  Weights weights_;
   const model::ModelSpec spec_;
+  std::mutex mutex_;  // held by whoever reads, or changes weights
   std::unique_ptr<ops::Event> done_;
   ops::View rows_;                // [kRowsAtOnce, hidden] act
   ops::View whole_;               // [kRowsAtOnce, residual width] act, of several streams

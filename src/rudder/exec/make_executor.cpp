@@ -249,6 +249,7 @@ struct LoadedRank {
   std::unique_ptr<ops::Ops> reader;
   HeadLens::Weights lens;
   std::unique_ptr<ops::Ops> feature_ops;  // where rows are read as features
+  HeldMemory held;
   int64_t weight_bytes = 0;
 };
 
@@ -292,7 +293,11 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
       DeviceExecutor::start(std::move(model), capacity_of(memory, division.spec, division.limits),
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
-                             .link = part.link}));
+                             .link = part.link,
+                             .held = &loaded.held}));
+  RUDDER_TRY(loaded.held.parts,
+             model::parts_of(division.checkpoint, division.spec, ops::rank_of(*loaded.held.ops),
+                             part.stage, *loaded.held.weights));
   return loaded;
 }
 
@@ -446,9 +451,14 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {
     models.memory.stages[i].weights.bytes = loaded[i * division.num_ranks]->weight_bytes;
   }
+  std::shared_ptr<HeadLens> lens;
   if (models.memory.has_lens) {
-    RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_devices)));
+    RUDDER_TRY(lens, make_lens(models.spec, std::span(loaded).first(num_devices)));
+    models.lens = lens;
   }
+  std::vector<HeldMemory> held;
+  for (Result<LoadedRank>& rank : loaded) held.push_back(std::move(rank->held));
+  models.resident = std::make_shared<ResidentModel>(models.spec, std::move(held), std::move(lens));
   if (models.memory.feature_bytes > 0) {
     RUDDER_TRY(models.features,
                make_features(models.memory, settings, std::move(loaded.front()->feature_ops)));

@@ -13,6 +13,7 @@
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/exec/memory_budget.h"
+#include "rudder/exec/resident_model.h"
 #include "rudder/exec/settings.h"
 #include "rudder/features/feature_reader.h"
 #include "rudder/model/spec.h"
@@ -68,6 +69,7 @@ struct LoadedModels {
   MemoryBudget memory;              // of the rank that needs most
   std::shared_ptr<tap::Lens> lens;  // as LoadedModel's; over the first one's weights
   std::shared_ptr<features::FeatureReader> features;  // likewise, on its first device
+  std::shared_ptr<ResidentModel> resident;            // of all executors, which outlive its use
 };
 
 // Where the memory would go; allocates nothing (--dry-run). Of several ranks and replicas: of the

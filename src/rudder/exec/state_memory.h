@@ -30,6 +30,7 @@ class StateMemory {
 
   // One a layer; none where no layer keeps a state.
   const std::vector<model::LayerState>& layers() const { return layers_; }
+  const ops::View& pool() const { return pool_; }
   // Enqueues them, in order.
   void copy(ops::Ops& ops, std::span<const step::ObjectCopy> copies) const;
 

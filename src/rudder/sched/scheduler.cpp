@@ -332,10 +332,12 @@ void Scheduler::forget_if_idle(Sequence& sequence) {
   if (running_.release_if_idle(sequence)) sequences_.erase(sequence.id);
 }
 
-void Scheduler::start_afresh() {
+void Scheduler::start_afresh(const std::string* identity) {
   RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
   running_.preempt_all();
-  blocks_.cache().forget_all();
+  std::vector<cache::Chain*> chains;
+  for (const auto& [id, sequence] : sequences_) chains.push_back(&sequence->chain);
+  blocks_.cache().forget_all(identity, chains);
 }
 
 void Scheduler::drop_all() {

@@ -113,8 +113,9 @@ class Scheduler {
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
   // With no step in flight: every sequence that runs waits again and is computed anew, and no
-  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor).
-  void start_afresh();
+  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor). With
+  // `identity` keys of prefix blocks are those of that model from now on.
+  void start_afresh(const std::string* identity = nullptr);
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { blocks_.cache().forget_all(); }
 

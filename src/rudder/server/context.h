@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/clock.h"
+#include "rudder/server/admin/model_rest.h"
 #include "rudder/server/admin/token_rate.h"
 #include "rudder/server/generation/pending_compiles.h"
 #include "rudder/server/http/api_error.h"
@@ -56,6 +57,13 @@ class ActivityMark {
   Activity& activity_;
 };
 
+// How far the server has come to its end.
+struct Ending {
+  std::atomic<bool> draining{false};  // no new generation requests
+  std::atomic<bool> stopping{false};  // nor those that are still being tokenised
+  std::atomic<bool> failed{false};    // it will never serve again: Server::watch
+};
+
 struct ServerContext {
   ServerContext(ServerParts server_parts, const ServerSettings& server_settings)
       : parts(std::move(server_parts)),
@@ -72,9 +80,7 @@ struct ServerContext {
   OriginRules origin_rules;                      // likewise
   std::unique_ptr<ConnectionTable> connections;  // set before the first one
   std::unique_ptr<TlsCertificate> certificate;   // null: no TLS
-  std::atomic<bool> draining{false};             // no new generation requests
-  std::atomic<bool> stopping{false};             // nor those that are still being tokenised
-  std::atomic<bool> failed{false};               // it will never serve again: Server::watch
+  Ending ending;
   const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
   const ByteTotal output_bytes = std::make_shared<std::atomic<int64_t>>(0);
   SharedText openapi;  // the document; set before the first connection
@@ -102,6 +108,7 @@ struct ServerContext {
 
   // Generation requests in progress, for drain.
   Activity activity;
+  ModelRest rest{*parts.engine, parts.residence};
 };
 
 }  // namespace rudder::server

@@ -54,6 +54,12 @@ void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exc
 void handle_docs(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_page(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_page_file(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_pause(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_resume(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_rest_state(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_weights_update(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace rudder::server

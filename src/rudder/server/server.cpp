@@ -231,7 +231,7 @@ std::string Server::address() const {
 
 bool Server::drain(int64_t grace_us) {
   ServerContext& context = impl_->context;
-  context.draining = true;
+  context.ending.draining = true;
   log_info("draining: {} requests in progress, {} s of grace", context.activity.count(),
            grace_us / 1'000'000);
   if (context.activity.wait_until_idle(grace_us)) return true;
@@ -253,7 +253,7 @@ Result<void> Server::watch() {
   const bool is_dead = !health && health.error().code == ErrorCode::kInternal;
   Result<void> vital =
       is_dead ? health : impl.vitals.tick([&impl] { return impl.exertion.look(); });
-  if (!vital) impl.context.failed = true;
+  if (!vital) impl.context.ending.failed = true;
   return vital;
 }
 
@@ -264,8 +264,8 @@ void Server::hurry() {
 void Server::stop() {
   std::call_once(impl_->stopped, [this] {
     Impl& impl = *impl_;
-    impl.context.draining = true;
-    impl.context.stopping = true;
+    impl.context.ending.draining = true;
+    impl.context.ending.stopping = true;
     auto closed = std::make_shared<std::promise<void>>();
     impl.threads.front()->post([&impl, closed] {
       impl.listener->close();
@@ -275,6 +275,7 @@ void Server::stop() {
     });
     closed->get_future().wait();
     impl.on_each_thread(&IoThread::end_generations);
+    impl.context.rest.stop();  // a change under way waits for requests, which have ended
     impl.on_each_thread(&IoThread::end_sessions);
     const int64_t deadline = impl.context.clock.now_us() + kStopGraceUs;
     while (impl.context.counters.connections_open > 0 && impl.context.clock.now_us() < deadline) {

@@ -17,6 +17,7 @@
 #include "rudder/base/settings.h"
 #include "rudder/engine/engine.h"
 #include "rudder/fleet/event_publisher.h"
+#include "rudder/server/admin/residence.h"
 #include "rudder/server/model.h"
 #include "rudder/server/settings.h"
 #include "rudder/steer/library.h"
@@ -28,6 +29,7 @@ struct ServerParts {
   ServerModel model;
   // One a replica of the engine; outlive the server. Empty: there are none.
   std::vector<const fleet::EventPublisher*> kv_events = {};
+  Residence* residence = nullptr;      // outlives the server; null: the model stays as it is
   steer::Library* steering = nullptr;  // outlives the server; null: it runs without steering
   const SettingsTable* all_settings =
       nullptr;                      // for /server_info; may be null; outlives the server

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "rudder/base/log.h"
-#include "rudder/base/thread_places.h"
+#include "rudder/base/thread_stacks.h"
 
 namespace rudder::server {
 

@@ -49,6 +49,7 @@ struct SimCoverage {
   uint64_t tap_evictions = 0;             // of programs, for others
   uint64_t overtakes = 0;                 // small prompts begun past a large one
   uint64_t waited_for_copies = 0;         // steps before which some sequence did
+  uint64_t rests = 0;                     // from which it went on under another name
   uint64_t most_overtaken = 0;            // how often one request was passed over by later ones
   uint64_t most_overtaken_by_others = 0;  // the first of a tenant, by those of others
   uint64_t longest_silence = 0;           // steps between two signs of progress of a request

@@ -293,9 +293,11 @@ void SimEpisode::check_step(bool more) {
   coverage_->waited_for_taps += core_->num_waiting_for_taps() > 0 ? 1 : 0;
   check_clients();
   check_gauges(sched);
-  require(more || clients_.empty() || (sched.num_running == 0 && waits_for_captures()),
+  require(more || clients_.empty() || rests_ || (sched.num_running == 0 && waits_for_captures()),
           "a loop that goes to sleep leaves no request behind");
   require(more || sched.steps_in_flight == 0, "nor a step");
+  require(!core_->is_at_rest() || sched.blocks_in_use + sched.blocks_cached == 0,
+          "at rest no block holds anything");
   // A step of nothing but edits holds no block.
   if (!clients_.empty() || (sched.blocks_in_use == 0 && sched.num_retiring == 0)) {
     idle_lag_ = 0;
@@ -337,7 +339,8 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
   require(load.tokens <= config_.settings.max_num_queued_tokens, "the queue is bounded in tokens");
 
   const int64_t live = int64_t{sched.num_running} + sched.num_waiting;
-  require(live <= choices && scheduled <= live + sched.num_retiring, "gauge: running and waiting");
+  require(live <= choices && (rests_ || scheduled <= live + sched.num_retiring),
+          "gauge: running and waiting");
   require(sched.num_retiring == 0 || sched.steps_in_flight > 0 || sched.states.copies_in_flight > 0,
           "only a step or a copy in flight holds back");
   require(sched.num_running <= config_.settings.max_num_seqs, "max_num_seqs holds");

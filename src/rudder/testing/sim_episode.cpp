@@ -23,7 +23,11 @@ SimConfig config_of(SimRandom& random) {
 }  // namespace
 
 SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
-    : random_(seed), config_(config_of(random_)), coverage_(coverage), fake_(config_.fake) {
+    : random_(seed),
+      config_(config_of(random_)),
+      coverage_(coverage),
+      fake_(config_.fake),
+      rest_random_(mix64(seed)) {
   fake_.clock = clock_.get();
   auto executor = make_executor();
   executor_ = ranks_.front();
@@ -98,7 +102,28 @@ void SimEpisode::turn() {
     core_->reset_prefix_cache();
   }
   if (config_.taps.enabled && random_.one_in(100)) pin_some();
+  rest_now_and_then();
   advance();
+}
+
+// As for new weights: what goes on does so under another name of the model.
+void SimEpisode::rest_now_and_then() {
+  if (!rests_) {
+    if (!rest_random_.one_in(1200)) return;
+    rests_ = true;
+    const auto mode = rest_random_.one_in(2) ? engine::RestMode::kKeep : engine::RestMode::kWait;
+    note(NoteKind::kRest, {}, static_cast<int64_t>(mode), 1);
+    core_->rest({.ask = engine::RestAsk{.mode = mode, .refusal = {}}, .identity = {}});
+  } else if (core_->is_at_rest() && rest_random_.one_in(4)) {
+    go_on();
+  }
+}
+
+void SimEpisode::go_on() {
+  note(NoteKind::kRest, {}, 0, 0);
+  core_->rest({.ask = {}, .identity = fmt::format("sim {}", ++num_rests_)});
+  rests_ = false;
+  coverage_->rests += 1;
 }
 
 void SimEpisode::arrive() {
@@ -197,6 +222,7 @@ bool SimEpisode::advance() {
 }
 
 void SimEpisode::end_by_drain() {
+  if (rests_) go_on();
   closing_ = true;
   core_->close({ErrorCode::kUnavailable, "draining", ""});
   const uint64_t limit = step_ + kMaxEndingSteps;
@@ -218,7 +244,7 @@ std::vector<std::string> SimEpisode::last_notes() const {
   std::vector<std::string> lines;
   for (const Note& n : notes_) {
     static constexpr const char* kNames[] = {"submit", "refused", "cancel", "tokens",
-                                             "finish", "reset",   "ending"};
+                                             "finish", "reset",   "rest",   "ending"};
     lines.push_back(fmt::format("step {} {} request {} ({}, {})", n.step,
                                 kNames[static_cast<size_t>(n.kind)], n.request, n.a, n.b));
   }

@@ -64,7 +64,16 @@ class SimEpisode {
     uint64_t last_progress = 0;              // planned steps then
     std::vector<Choice> choices;
   };
-  enum class NoteKind : uint8_t { kSubmit, kRefused, kCancel, kTokens, kFinish, kReset, kEnding };
+  enum class NoteKind : uint8_t {
+    kSubmit,
+    kRefused,
+    kCancel,
+    kTokens,
+    kFinish,
+    kReset,
+    kRest,
+    kEnding
+  };
   struct Note {
     uint64_t step = 0;
     NoteKind kind = NoteKind::kSubmit;
@@ -79,6 +88,8 @@ class SimEpisode {
   void cancel_one();
   bool advance();
   void pin_some();
+  void rest_now_and_then();
+  void go_on();
   void end_by_drain();
   void end_by_stop();
   void note(NoteKind kind, engine::RequestId id, int64_t a, int64_t b);
@@ -128,6 +139,9 @@ class SimEpisode {
   std::unordered_map<sched::SequenceId, std::vector<int32_t>> wholes_;
   bool dead_ = false;
   bool closing_ = false;
+  SimRandom rest_random_;  // of its own: what else is drawn does not depend on rests
+  bool rests_ = false;     // it is to rest, or does
+  int32_t num_rests_ = 0;
   uint64_t step_ = 0;
   uint64_t serial_ = 0;
   engine::RequestId last_ended_;

@@ -42,7 +42,7 @@ void print_coverage(const SimCoverage& c) {
       "executor "
       "deaths {}, differing ranks {}, cohorts beside others {}, steered {}, "
       "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, overtakes "
-      "{}, steps waited for copies {}, most "
+      "{}, steps waited for copies {}, rests {}, most "
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
@@ -50,7 +50,7 @@ void print_coverage(const SimCoverage& c) {
       c.numerical, c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
       c.constraint_failures, c.executor_deaths, c.differing_ranks, c.cohorts_beside, c.steered,
       c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.overtakes, c.waited_for_copies,
-      c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
+      c.rests, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
@@ -60,7 +60,8 @@ bool covers_everything(const SimCoverage& c) {
          c.numerical && c.late_results && c.repeats && c.accepted_drafts &&
          c.drafts > c.accepted_drafts && c.constrained_sequences && c.constraint_failures &&
          c.executor_deaths && c.differing_ranks && c.cohorts_beside && c.steered && c.captured &&
-         c.scored && c.waited_for_taps && c.tap_evictions && c.overtakes && c.waited_for_copies;
+         c.scored && c.waited_for_taps && c.tap_evictions && c.overtakes && c.waited_for_copies &&
+         c.rests;
 }
 
 int run_plain(const SimOptions& options) {

@@ -17,7 +17,7 @@ void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& excha
   HttpResponse response;
   response.body = "{\"status\":\"alive\"}";
   const Result<void> health = context.engine().health();
-  if (context.failed || (!health && health.error().code == ErrorCode::kInternal)) {
+  if (context.ending.failed || (!health && health.error().code == ErrorCode::kInternal)) {
     response = error_response(
         Error{ErrorCode::kUnavailable, "the server has failed and will not serve again", ""});
   }
@@ -44,16 +44,21 @@ std::vector<size_t> failed_replicas(const std::vector<engine::ReplicaState>& rep
 // are not.
 void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
-  if (context.draining) {
+  if (context.ending.draining) {
     response = error_response(Error{ErrorCode::kUnavailable, "the server is draining", ""});
     return exchange->respond(std::move(response));
+  }
+  if (context.rest.state() == ModelRest::State::kAsleep) {
+    const std::string message = fmt::format("the model is asleep (level {})", context.rest.level());
+    return exchange->respond(error_response(Error{ErrorCode::kUnavailable, message, ""}));
   }
   const std::vector<engine::ReplicaState> replicas = context.engine().replicas();
   const std::vector<size_t> failed = failed_replicas(replicas);
   if (failed.size() == replicas.size()) {
     response = error_response(Error{ErrorCode::kUnavailable, "the engine makes no progress", ""});
   } else if (failed.empty()) {
-    response.body = "{\"status\":\"ready\"}";
+    const bool pauses = context.rest.state() == ModelRest::State::kPaused;
+    response.body = fmt::format("{{\"status\":\"{}\"}}", pauses ? "paused" : "ready");
   } else {
     response.body =
         fmt::format("{{\"status\":\"degraded\",\"engines\":{},\"failed_engines\":[{}]}}",

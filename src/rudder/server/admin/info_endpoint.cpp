@@ -27,7 +27,7 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
   out += ",\"dtype\":";
   append_json_string(out, model.dtype);
   out += fmt::format(",\"max_model_len\":{},\"chat_template\":{},\"draining\":{},\"settings\":{{",
-                     model.max_model_len, model.chat != nullptr, context.draining.load());
+                     model.max_model_len, model.chat != nullptr, context.ending.draining.load());
   if (context.parts.all_settings != nullptr) {
     bool first = true;
     for (const Setting& setting : context.parts.all_settings->all()) {

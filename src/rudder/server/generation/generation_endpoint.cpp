@@ -107,7 +107,7 @@ void GenerationTask::answer(Parsed parsed) {
 
 void GenerationTask::start(Parsed parsed) {
   if (exchange_->abandoned()) return;
-  if (context_.stopping) {
+  if (context_.ending.stopping) {
     return exchange_->respond(
         error_response(Error{ErrorCode::kUnavailable, "the server is shutting down", ""}));
   }
@@ -155,7 +155,7 @@ GenerationScope generation_scope(const ServerContext& context, int tenant, std::
 
 void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                     GenerationParser parser) {
-  if (context.draining) {
+  if (context.ending.draining) {
     HttpResponse response = error_response(
         Error{ErrorCode::kUnavailable, "the server is draining and takes no new requests", ""});
     response.close = true;

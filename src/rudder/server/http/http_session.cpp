@@ -336,7 +336,7 @@ Task<HttpSession::Ended> HttpSession::answer() {
   while (true) {
     if (exchange.too_slow() || peer_gone_ || (ended_ && !exchange.complete())) break;
     if (exchange.head_ready() && !head_sent) {
-      keep_alive = keep_alive && !exchange.head().close && !ended_ && !context_.draining &&
+      keep_alive = keep_alive && !exchange.head().close && !ended_ && !context_.ending.draining &&
                    (chunked || !exchange.streaming());
       append_head(keep_alive);
       head_sent = true;

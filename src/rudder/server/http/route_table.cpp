@@ -63,6 +63,13 @@ constexpr Route kRoutes[] = {
     {"GET", "/load", Access::kKey, handle_load},
     {"GET", "/v1/loads", Access::kKey, handle_loads},
     {"POST", "/reset_prefix_cache", Access::kAdmin, handle_reset_prefix_cache},
+    {"POST", "/sleep", Access::kAdmin, handle_sleep},
+    {"POST", "/wake_up", Access::kAdmin, handle_wake_up},
+    {"GET", "/is_sleeping", Access::kKey, handle_rest_state},
+    {"POST", "/pause", Access::kAdmin, handle_pause},
+    {"POST", "/resume", Access::kAdmin, handle_resume},
+    {"GET", "/is_paused", Access::kKey, handle_rest_state},
+    {"POST", "/v1/weights/update", Access::kAdmin, handle_weights_update},
 };
 static_assert(std::size(kRoutes) <= kMaxRoutes);
 
@@ -85,6 +92,12 @@ constexpr Alias kAliases[] = {
     {"/v1/tokenize", "/tokenize"},
     {"/v1/detokenize", "/detokenize"},
     {"/flush_cache", "/reset_prefix_cache"},
+    {"/update_weights_from_disk", "/v1/weights/update"},
+    {"/update_weights", "/v1/weights/update"},
+    {"/release_memory_occupation", "/sleep"},
+    {"/resume_memory_occupation", "/wake_up"},
+    {"/pause_generation", "/pause"},
+    {"/continue_generation", "/resume"},
     {"/get_load", "/load"},
     {"/loads", "/v1/loads"},
     {"/get_server_info", "/server_info"},

@@ -32,11 +32,6 @@ constexpr Unsupported kUnsupported[] = {
     {"/v1/threads", "the assistants API"},
     {"/v1/conversations", "the conversations API"},
     {"/v1/vector_stores", "vector stores"},
-    {"/sleep", "sleeping"},
-    {"/wake_up", "sleeping"},
-    {"/is_sleeping", "sleeping"},
-    {"/pause", "pausing"},
-    {"/resume", "pausing"},
     {"/reset_mm_cache", "a multimodal cache"},
     {"/reset_encoder_cache", "a multimodal cache"},
     {"/start_profile", "profiling over HTTP"},
@@ -57,7 +52,6 @@ constexpr Unsupported kUnsupported[] = {
     {"/abort_requests", "aborting by id (closing the connection ends a request)"},
     {"/collective_rpc", "calls into workers"},
     {"/encode", "pooling other than /v1/embeddings"},
-    {"/update_weights_from_disk", "changing weights while serving"},
     {"/invocations", "SageMaker's invocations"},
 };
 

@@ -159,6 +159,13 @@ constexpr std::string_view kGenerationSchemas = R"json({
       "load_inplace": {"type": "boolean", "default": false, "description": "In place of the adapter that has the name."}}},
   "LoraUnload": {"type": "object", "required": ["lora_name"], "additionalProperties": false,
     "properties": {"lora_name": {"type": "string", "maxLength": 1024}}},
+  "WeightsUpdate": {"type": "object", "required": ["path"],
+    "properties": {
+      "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "A folder of safetensors files below --weights-root."},
+      "weight_version": {"type": ["string", "null"], "maxLength": 1024, "description": "What the client calls them; a part of the keys of cached prefixes."},
+      "mode": {"enum": ["wait", "abort", "keep", null], "description": "What becomes of the requests that run: they finish first, end with an error, or go on with the new weights."},
+      "abort_all_requests": {"type": ["boolean", "null"], "default": false},
+      "timeout": {"type": ["number", "null"], "minimum": 0.001, "maximum": 3600, "description": "Seconds that running requests may take."}}},
   "SteeringDictionary": {"type": "object", "required": ["name", "path"], "additionalProperties": false,
     "properties": {
       "name": {"type": "string"},

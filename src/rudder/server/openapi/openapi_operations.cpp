@@ -75,6 +75,14 @@ constexpr Operation kOperations[] = {
     {"GET", "/load", "How many requests are in progress.", "", "Load"},
     {"GET", "/v1/loads", "The scheduler's load, as SGLang's routers read it.", "", "Loads"},
     {"POST", "/reset_prefix_cache", "Forgets every cached prefix that nobody uses.", "", "Status"},
+    {"POST", "/sleep", "Gives the model's memory back until it is woken up.", "", "RestState"},
+    {"POST", "/wake_up", "Ends the sleep.", "", "RestState"},
+    {"GET", "/is_sleeping", "Whether the model sleeps or pauses.", "", "RestState"},
+    {"POST", "/pause", "Runs no step until it is told to resume.", "", "RestState"},
+    {"POST", "/resume", "Ends the pause.", "", "RestState"},
+    {"GET", "/is_paused", "Whether the model sleeps or pauses.", "", "RestState"},
+    {"POST", "/v1/weights/update", "Other weights in place of the model's, whole or not at all.",
+     "WeightsUpdate", "WeightsUpdated"},
 };
 
 }  // namespace

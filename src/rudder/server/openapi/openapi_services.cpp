@@ -7,6 +7,11 @@ std::string_view service_schemas() {
   return R"json({
   "Object": {"type": "object"},
   "Status": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
+  "RestState": {"type": "object", "required": ["is_sleeping", "is_paused"],
+    "properties": {"is_sleeping": {"type": "boolean"}, "is_paused": {"type": "boolean"}}},
+  "WeightsUpdated": {"type": "object", "required": ["success", "message", "matched", "weight_version", "identity"],
+    "properties": {"success": {"const": true}, "message": {"type": "string"}, "matched": {"type": "integer", "minimum": 1},
+                   "weight_version": {"type": "string"}, "identity": {"type": "string"}}},
   "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
   "Load": {"type": "object", "required": ["server_load"], "properties": {"server_load": {"type": "integer", "minimum": 0}}},
   "Loads": {

@@ -30,7 +30,7 @@ ParsedSweep parse_contained(const ServerContext& context, const Exchange& exchan
 void start_sweep(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                  ParsedSweep parsed, std::shared_ptr<ActivityMark> mark) {
   if (exchange->abandoned()) return;
-  if (context.stopping) {
+  if (context.ending.stopping) {
     return exchange->respond(
         error_response(Error{ErrorCode::kUnavailable, "the server is shutting down", ""}));
   }
@@ -41,7 +41,7 @@ void start_sweep(ServerContext& context, const std::shared_ptr<Exchange>& exchan
 }  // namespace
 
 void handle_patch_sweep(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  if (context.draining) {
+  if (context.ending.draining) {
     HttpResponse response = error_response(
         Error{ErrorCode::kUnavailable, "the server is draining and takes no new requests", ""});
     response.close = true;

@@ -67,7 +67,28 @@ Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine
 
 Result<void> ScriptedEngine::would_accept(const engine::PlaceAsk&) const {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
+  std::lock_guard lock(mutex_);
+  if (rest_refusal_) return tl::unexpected<Error>(*rest_refusal_);
   return {};
+}
+
+Result<void> ScriptedEngine::rest(const engine::RestAsk& ask, int64_t) {
+  if (never_rests_) return fail(ErrorCode::kTimeout, "requests still ran");
+  std::lock_guard lock(mutex_);
+  rests_.push_back(std::to_string(static_cast<int>(ask.mode)));
+  rest_refusal_ = ask.refusal;
+  return {};
+}
+
+void ScriptedEngine::resume(const std::optional<std::string>& identity) {
+  std::lock_guard lock(mutex_);
+  rests_.push_back(identity.value_or("goes on"));
+  rest_refusal_.reset();
+}
+
+std::vector<std::string> ScriptedEngine::rests() const {
+  std::lock_guard lock(mutex_);
+  return rests_;
 }
 
 void ScriptedEngine::cancel(engine::RequestId id) {

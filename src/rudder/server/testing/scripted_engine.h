@@ -59,6 +59,8 @@ class ScriptedEngine final : public engine::Engine {
   std::vector<engine::ReplicaState> replicas() const override;
   bool drain(int64_t) override { return true; }
   void reset_prefix_cache() override {}
+  Result<void> rest(const engine::RestAsk& ask, int64_t timeout_us) override;
+  void resume(const std::optional<std::string>& identity) override;
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
   void unpin(std::vector<tap::ContentKey>) override {}
   steer::ProgramTable& programs() override { return *programs_; }
@@ -66,6 +68,10 @@ class ScriptedEngine final : public engine::Engine {
   // Before a server is started on it: it steers and captures, for all that a server sees.
   void set_taps(const tap::Geometry& geometry, const tap::Limits& limits,
                 std::unique_ptr<steer::capture::Dispatcher> captures);
+
+  // What it was told of rests, in order: the mode's number, or the identity to go on under.
+  std::vector<std::string> rests() const;
+  void set_never_rests(bool never) { never_rests_ = never; }  // rest() runs out of time
 
   void release();  // held scripts go on
   void set_full(bool full) { full_ = full; }
@@ -115,6 +121,9 @@ class ScriptedEngine final : public engine::Engine {
   std::vector<engine::EventSink> kept_;
   std::vector<engine::RequestParams> submitted_;
   std::vector<engine::ResolvedTaps> submitted_taps_;
+  std::vector<std::string> rests_;
+  std::optional<Error> rest_refusal_;
+  std::atomic<bool> never_rests_{false};
   uint64_t next_id_ = 1;
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;

@@ -1,4 +1,4 @@
-#include "rudder/base/thread_places.h"
+#include "rudder/base/thread_stacks.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ std::string line_of(std::string_view name) {
   return "";
 }
 
-TEST(ThreadPlaces, TellTheFunctionsOfAThread) {
+TEST(ThreadStacks, TellTheFunctionsOfAThread) {
   std::atomic<bool> stands{false};
   std::atomic<bool> goes_on{false};
   std::thread thread([&] {
@@ -44,7 +44,7 @@ TEST(ThreadPlaces, TellTheFunctionsOfAThread) {
   EXPECT_EQ(line.find("answer("), std::string::npos) << "the handler is no news: " << line;
 }
 
-TEST(ThreadPlaces, AThreadThatDoesNotAnswerHoldsNobodyUp) {
+TEST(ThreadStacks, AThreadThatDoesNotAnswerHoldsNobodyUp) {
   std::atomic<bool> stands{false};
   std::atomic<bool> goes_on{false};
   std::thread thread([&] {

@@ -1,4 +1,4 @@
-#include "rudder/base/thread_places.h"
+#include "rudder/base/thread_stacks.h"
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -89,7 +89,8 @@ bool wait_for(sem_t& semaphore, int milliseconds) {
 // False: it does not answer.
 bool ask(pid_t thread) {
   Question& asked = question();
-  if (asked.state != Asked::kNobody) return false;  // an earlier one began to answer and never ended
+  if (asked.state != Asked::kNobody)
+    return false;  // an earlier one began to answer and never ended
   asked.thread = thread;
   asked.state = Asked::kAsked;
   if (syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {

@@ -1,0 +1,234 @@
+// POST /sleep, /wake_up, /pause, /resume, GET /is_sleeping, /is_paused, as vLLM has them, and POST
+// /v1/weights/update, which SGLang calls /update_weights_from_disk: what trainers ask of the server
+// that generates for them. Each answers when it is done.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/contain.h"
+#include "rudder/base/json.h"
+#include "rudder/server/context.h"
+#include "rudder/server/handlers.h"
+#include "rudder/server/http/api_error.h"
+#include "rudder/server/http/exchange.h"
+#include "rudder/server/http/io_thread.h"
+#include "rudder/server/openai/input_items.h"
+#include "rudder/server/request/generation_request.h"
+
+namespace rudder::server {
+namespace {
+
+constexpr size_t kMaxWeightsPathBytes = 4096;
+constexpr double kDefaultRestSeconds = 300;
+constexpr double kMaxRestSeconds = 3600;
+constexpr double kMinRestSeconds = 0.001;
+
+// What the change under way is asked for, from the query or from a body, where there is one.
+struct RestFields {
+  std::optional<std::string> mode;
+  std::optional<int64_t> level;
+  std::vector<std::string> tags;
+  double timeout = kDefaultRestSeconds;
+};
+
+// vLLM's modes; SGLang's "in_place" and "retract" both are to keep.
+Result<engine::RestMode> rest_mode_of(const std::optional<std::string>& mode,
+                                      engine::RestMode otherwise) {
+  if (!mode) return otherwise;
+  if (mode == "abort") return engine::RestMode::kAbort;
+  if (mode == "wait") return engine::RestMode::kWait;
+  if (mode == "keep" || mode == "in_place" || mode == "retract") return engine::RestMode::kKeep;
+  return fail(ErrorCode::kInvalidArgument, "mode must be 'abort', 'wait' or 'keep'", "mode");
+}
+
+Result<void> read_rest_body(const std::string& body, RestFields& fields) {
+  const auto object = parse_body(body);
+  if (!object) {
+    return fail(ErrorCode::kInvalidArgument, object.error().message, object.error().param);
+  }
+  FieldReader reader(*object, "");
+  float timeout = static_cast<float>(fields.timeout);
+  reader.string("mode", kMaxNameBytes, &fields.mode);
+  reader.integer("level", 1, 2, &fields.level);
+  reader.real("timeout", &timeout);
+  fields.timeout = timeout;
+  if (const boost::json::array* const tags = reader.array("tags")) {
+    for (const boost::json::value& tag : *tags) {
+      if (!tag.is_string()) {
+        return fail(ErrorCode::kInvalidArgument, "tags must be a list of strings", "tags");
+      }
+      fields.tags.emplace_back(tag.as_string());
+    }
+  }
+  return reader.result();
+}
+
+Result<void> check_timeout(const RestFields& fields) {
+  if (fields.timeout >= kMinRestSeconds && fields.timeout <= kMaxRestSeconds) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("timeout must be {} to {} seconds", kMinRestSeconds, kMaxRestSeconds),
+              "timeout");
+}
+
+Result<RestFields> read_rest_fields(const Exchange& exchange) {
+  RestFields fields;
+  std::string_view query = exchange.request.query;
+  if (const std::string_view mode = query_parameter(query, "mode"); !mode.empty()) {
+    fields.mode = mode;
+  }
+  if (const std::string_view level = query_parameter(query, "level"); !level.empty()) {
+    if (level != "1" && level != "2") {
+      return fail(ErrorCode::kInvalidArgument, "level must be 1 or 2", "level");
+    }
+    fields.level = level == "1" ? 1 : 2;
+  }
+  while (!query.empty()) {
+    const size_t end = std::min(query.find('&'), query.size());
+    if (query.starts_with("tags=")) fields.tags.emplace_back(query.substr(5, end - 5));
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+  if (!exchange.body.text.empty()) RUDDER_TRY_VOID(read_rest_body(exchange.body.text, fields));
+  for (const std::string& tag : fields.tags) {
+    if (tag == "weights" || tag == "kv_cache") continue;
+    return fail(ErrorCode::kInvalidArgument, "tags are 'weights' and 'kv_cache'", "tags");
+  }
+  RUDDER_TRY_VOID(check_timeout(fields));
+  return fields;
+}
+
+Result<ModelRest::RestWish> wish_of(const RestFields& fields, engine::RestMode otherwise) {
+  RUDDER_TRY(const engine::RestMode mode, rest_mode_of(fields.mode, otherwise));
+  return ModelRest::RestWish{.mode = mode, .timeout_us = std::llround(fields.timeout * 1e6)};
+}
+
+HttpResponse rest_response(const boost::json::object& object) {
+  HttpResponse response;
+  response.body = to_json_text(object);
+  return response;
+}
+
+boost::json::object rest_state_of(const ModelRest& rest) {
+  return {{"is_sleeping", rest.state() == ModelRest::State::kAsleep},
+          {"is_paused", rest.state() == ModelRest::State::kPaused}};
+}
+
+// A change that could not be made leaves the model as it was. Requests that still ran are no fault
+// of the one who asks: 503.
+HttpResponse rest_refusal(const Error& error) {
+  if (error.code != ErrorCode::kTimeout) return error_response(error);
+  return error_response(Error{ErrorCode::kUnavailable, error.message, error.where});
+}
+
+// Runs `change` on the thread of changes and answers with what it gives.
+void answer_rest_change(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                        std::function<Result<boost::json::object>()> change) {
+  const bool runs = context.rest.run([exchange, change = std::move(change)] {
+    const Result<boost::json::object> done =
+        contain([&]() -> Result<boost::json::object> { return change(); });
+    auto response =
+        std::make_shared<HttpResponse>(done ? rest_response(*done) : rest_refusal(done.error()));
+    exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
+  });
+  if (runs) return;
+  exchange->respond(error_response(http_error(409, "another change of the model is under way")));
+}
+
+}  // namespace
+
+void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const Result<RestFields> fields = read_rest_fields(*exchange);
+  if (!fields) return exchange->respond(error_response(fields.error()));
+  const auto wish = wish_of(*fields, engine::RestMode::kAbort);
+  if (!wish) return exchange->respond(error_response(wish.error()));
+  const auto level = static_cast<int32_t>(fields->level.value_or(1));
+  answer_rest_change(context, exchange,
+                     [&rest = context.rest, level, wish = *wish]() -> Result<boost::json::object> {
+                       RUDDER_TRY_VOID(rest.sleep(level, wish));
+                       return rest_state_of(rest);
+                     });
+}
+
+void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const Result<RestFields> fields = read_rest_fields(*exchange);
+  if (!fields) return exchange->respond(error_response(fields.error()));
+  const auto has = [&](std::string_view tag) {
+    return fields->tags.empty() || std::ranges::count(fields->tags, tag) > 0;
+  };
+  answer_rest_change(context, exchange,
+                     [&rest = context.rest, weights = has("weights"),
+                      sequences = has("kv_cache")]() -> Result<boost::json::object> {
+                       RUDDER_TRY_VOID(rest.wake_up(weights, sequences));
+                       return rest_state_of(rest);
+                     });
+}
+
+void handle_pause(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const Result<RestFields> fields = read_rest_fields(*exchange);
+  if (!fields) return exchange->respond(error_response(fields.error()));
+  const auto wish = wish_of(*fields, engine::RestMode::kAbort);
+  if (!wish) return exchange->respond(error_response(wish.error()));
+  answer_rest_change(context, exchange,
+                     [&rest = context.rest, wish = *wish]() -> Result<boost::json::object> {
+                       RUDDER_TRY_VOID(rest.pause(wish));
+                       return rest_state_of(rest);
+                     });
+}
+
+void handle_resume(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer_rest_change(context, exchange, [&rest = context.rest]() -> Result<boost::json::object> {
+    RUDDER_TRY_VOID(rest.resume());
+    return rest_state_of(rest);
+  });
+}
+
+void handle_rest_state(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  exchange->respond(rest_response(rest_state_of(context.rest)));
+}
+
+void handle_weights_update(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const auto object = parse_body(exchange->body.text);
+  if (!object) return exchange->respond(error_response(object.error()));
+  FieldReader reader(*object, "");
+  std::string path;
+  std::string version;
+  RestFields fields;
+  bool aborts = false;
+  float timeout = kDefaultRestSeconds;
+  reader.string("path", kMaxWeightsPathBytes, &path);
+  reader.string("model_path", kMaxWeightsPathBytes, &path);
+  reader.string("weight_version", kMaxNameBytes, &version);
+  reader.string("mode", kMaxNameBytes, &fields.mode);
+  reader.boolean("abort_all_requests", &aborts);
+  reader.real("timeout", &timeout);
+  if (path.empty() && reader.ok()) {
+    reader.error(ErrorCode::kInvalidArgument, "is required: the folder of the checkpoint", "path");
+  }
+  fields.timeout = timeout;
+  const Result<void> in_time = check_timeout(fields);
+  if (reader.ok() && !in_time) reader.adopt(in_time.error());
+  const auto wish = wish_of(fields, aborts ? engine::RestMode::kAbort : engine::RestMode::kWait);
+  if (reader.ok() && !wish) reader.adopt(wish.error());
+  if (!reader.ok()) return exchange->respond(error_response(reader.error()));
+  answer_rest_change(
+      context, exchange,
+      [&rest = context.rest, path, version, wish = *wish]() -> Result<boost::json::object> {
+        RUDDER_TRY(const ModelRest::Updated updated, rest.update(path, version, wish));
+        return boost::json::object{
+            {"success", true},
+            {"message", fmt::format("{} tensors replaced", updated.num_tensors)},
+            {"matched", updated.num_tensors},
+            {"weight_version", version},
+            {"identity", updated.identity}};
+      });
+}
+
+}  // namespace rudder::server
