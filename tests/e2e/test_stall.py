@@ -2,12 +2,12 @@
 and /health comes back when the step ends."""
 
 import json
+import pathlib
 import re
 import threading
 import time
 
 import httpx2
-import pytest
 
 from conftest import PATIENCE_S, Server
 from standstill import standing_still_thread
@@ -51,7 +51,6 @@ def test_a_long_step_fails_health_until_it_ends_and_is_told():
         asking = threading.Thread(target=ask, args=(server, "A boat", 4))
         asking.start()
         health_becomes(server, 503)
-        assert "makes no progress" in httpx2.get(server.url + "/health").json()["error"]["message"] or True
         assert httpx2.get(server.url + "/livez").status_code == 200, "it may only take long"
         asking.join(PATIENCE_S)
         assert not asking.is_alive()
@@ -70,7 +69,7 @@ def test_a_thread_of_the_device_that_stands_still():
     try:
         assert ask(server, "A boat", 4).status_code == 200
         tasks = {path.name: (path / "comm").read_text().strip() for path in
-                 __import__("pathlib").Path(f"/proc/{server.process.pid}/task").iterdir()}
+                 pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()}
         worker = next(int(thread) for thread, name in tasks.items() if name.startswith("rudder-rank-"))
         with standing_still_thread(worker):
             asking = threading.Thread(target=ask, args=(server, "Another boat", 4))
