@@ -157,7 +157,7 @@ struct Mixed {
 inline Mixed mix(const NoMixer&, const NoMixer::Weights&, const Operand&, const LayerStep&) {
   return {};
 }
-inline ops::View feed_forward(const NoMlp&, const NoMlp::Weights&, const Operand&, const ops::Taps&,
+inline ops::View feed_forward(const NoMlp&, const NoMlp::Weights&, const Operand&, const MlpTaps&,
                               const LayerStep&, const ops::View&) {
   return {};
 }
