@@ -91,7 +91,9 @@ TEST(Starvation, ThreadsThatSleepDoNot) {
   pause();
   // On a busy machine even a thread that sleeps most of the time waits for a core when it wakes.
   constexpr int64_t kNoticed = 1'000'000;
-  if (run_delay_ns() - delay_before < kNoticed) EXPECT_LE(seen, 1);
+  if (run_delay_ns() - delay_before < kNoticed) {
+    EXPECT_LE(seen, 1);
+  }
   stop = true;
   sleeper.join();
 }

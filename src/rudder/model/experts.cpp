@@ -224,8 +224,8 @@ ops::View run_chosen(const Experts& mlp, const Experts::Weights& weights, const 
 
 // Experts.own_norms. What is normed behind products is whole on every rank first.
 ops::View run_with_own_norms(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                             const MlpTaps& taps, const LayerStep& step,
-                             const Scratch<12>& scratch, const ops::View& out) {
+                             const MlpTaps& taps, const LayerStep& step, const Scratch<12>& scratch,
+                             const ops::View& out) {
   const auto make_whole = [&](const ops::View& part) {
     if (step.num_ranks > 1) step.ops.rank_ops()->sum_ranks(part);
   };

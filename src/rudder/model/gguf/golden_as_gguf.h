@@ -144,7 +144,7 @@ inline void take_apart(const weights::TensorInfo& all, bool in_turn,
 
 // The tensors of a folder as a GGUF file's are here.
 inline std::map<std::string, GoldenNumbers> written_numbers(const weights::Checkpoint& from,
-                                                           const GgufCase& one) {
+                                                            const GgufCase& one) {
   std::map<std::string, GoldenNumbers> out;
   for (const weights::TensorInfo& tensor : from.tensors()) {
     const size_t at = tensor.name.find(".experts.");
