@@ -6,10 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "rudder/cpu/reference_ops.h"
-#include "rudder/testing/forwarding_ops.h"
-
-#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/ops/make_kv_layer.h"
@@ -390,35 +386,6 @@ TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
   expect_moves(std::get<Sums>(weights.layers.back().residual).end, "end");
 }
 
-// A backend as a GPU is.
-class WithoutStreamOps final : public testing::PassingOps {
- public:
-  WithoutStreamOps() : PassingOps(cpu::make_reference_ops()) {}
-  ops::StreamOps* stream_ops() override { return nullptr; }
-};
-
-TEST_F(DecoderReference, ResidualsWithoutAPassAreRefusedByName) {
-  const auto expect_refused = [](const model::ModelSpec& spec, ops::Ops& ops,
-                                 const std::string& where, const std::string& message) {
-    const model::Weights weights = testing::random_weights(spec, ops, 7).value();
-    const std::vector<ops::KvLayer> kv(spec.layers.size());
-    const auto decoder = model::Decoder::make(spec, weights, kv, ops, {.max_tokens = 8});
-    ASSERT_FALSE(decoder);
-    EXPECT_EQ(decoder.error().code, ErrorCode::kUnsupported);
-    EXPECT_EQ(decoder.error().where, where);
-    EXPECT_EQ(decoder.error().message, message);
-  };
-  model::ModelSpec mixed = testing::tiny_spec(TinyArch::kTwoStreams);
-  WithoutStreamOps other;
-  for (const model::ModelSpec& spec : {mixed, testing::tiny_spec(TinyArch::kBlockSums)}) {
-    expect_refused(spec, other, "residual",
-                   "the backend cpu-reference has no residual of several streams");
-  }
-  std::get<model::MixedStreams>(mixed.residual).numbers = model::MixedStreams::Numbers::kPerToken;
-  expect_refused(mixed, *ops_, "residual.numbers",
-                 "mixed streams whose numbers depend on the token have no pass yet");
-}
-
 // Each mechanism of kScaled moves the logits: agreement above proves something of each.
 TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kScaled);
@@ -478,22 +445,6 @@ TEST_F(DecoderReference, EveryPartThatIsByLayerMovesTheLogits) {
   expect_moves("norm of the MLP", [&](Spec&, Weights& w) { experts(w).shared_post_norm = {}; });
   expect_moves("norms of their own",
                [](Spec& s, Weights&) { experts_of(s.layers[0])->own_norms = false; });
-}
-
-// As a GPU is today.
-class WithoutExpertScales final : public testing::PassingOps {
- public:
-  WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}
-  bool scales_experts() const override { return false; }
-};
-
-TEST_F(DecoderReference, ScalesOfExpertsAreRefusedByTheirKey) {
-  WithoutExpertScales ops;
-  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kByLayer), ops);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().where, "router.per_expert_scale");
-  EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
 }
 
 std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -47,8 +46,8 @@ const std::vector<Backend>& backends() {
 }
 
 std::vector<size_t> all_backends() {
-  std::vector<size_t> all(backends().size());
-  std::iota(all.begin(), all.end(), size_t{0});
+  std::vector<size_t> all;
+  while (all.size() < backends().size()) all.push_back(all.size());
   return all;
 }
 
@@ -114,23 +113,26 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
   return exec::DeviceExecutor::start(std::move(model), capacity, options);
 }
 
-std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
-                                                    const step::Capacity& capacity,
-                                                    const exec::DeviceExecutor::Options& options) {
+// A tiny model on a backend of its own, without KV.
+static exec::DeviceExecutor::Model tiny_model(const Backend& backend, testing::TinyArch arch) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  return model;
+}
+
+std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
+                                                    const step::Capacity& capacity,
+                                                    const exec::DeviceExecutor::Options& options) {
+  exec::DeviceExecutor::Model model = tiny_model(backend, arch);
   return value_of(start_executor(std::move(model), capacity, options));
 }
 
 std::unique_ptr<exec::DeviceExecutor> guessing_executor(
     const Backend& backend, testing::TinyArch arch, testing::TinyArch draft_arch,
     uint64_t draft_seed, step::Capacity capacity, const step::RankedTree& tree) {
-  exec::DeviceExecutor::Model model;
-  model.ops = backend.make();
-  model.spec = testing::tiny_spec(arch);
-  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::DeviceExecutor::Model model = tiny_model(backend, arch);
   const model::ModelSpec draft = testing::tiny_spec(draft_arch);
   model.draft = std::make_unique<exec::ModelProposer>(
       draft, value_of(testing::random_weights(draft, *model.ops, draft_seed)), tree);
@@ -143,10 +145,7 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     testing::TinyHead kind, step::Capacity capacity,
                                                     const step::RankedTree& tree) {
-  exec::DeviceExecutor::Model model;
-  model.ops = backend.make();
-  model.spec = testing::tiny_spec(arch);
-  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::DeviceExecutor::Model model = tiny_model(backend, arch);
   model::DraftHeadSpec head = testing::tiny_head_spec(kind);
   EXPECT_TRUE(model::fit_draft_head(model.spec, head));
   model.draft = std::make_unique<exec::HeadProposer>(
@@ -161,10 +160,7 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,
                                                       step::Capacity capacity,
                                                       const step::RankedTree& tree) {
-  exec::DeviceExecutor::Model model;
-  model.ops = backend.make();
-  model.spec = testing::tiny_spec(arch);
-  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::DeviceExecutor::Model model = tiny_model(backend, arch);
   const model::MedusaSpec medusa = testing::tiny_medusa_spec(shares_lm_head);
   model.draft = std::make_unique<exec::MedusaProposer>(
       medusa, value_of(testing::random_medusa_weights(medusa, *model.ops, 12)), tree);

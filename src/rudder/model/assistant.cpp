@@ -190,7 +190,7 @@ AssistantSource assistant_source(const AssistantSpec& spec, const ModelSpec& tar
   for (const int32_t layer : spec.reads) {
     const auto index = static_cast<size_t>(layer - target.stage.first_layer);
     ops::KvLayer read = kv[index];
-    const auto& scales = std::get<Attention::Weights>(weights.layers[index].mixer);
+    const auto& scales = attention_of(weights.layers[index]);
     if (read.format() == ops::KvFormat{DType::kF8E4M3}) {
       read.k_scale = scales.k_scale;
       read.v_scale = scales.v_scale;

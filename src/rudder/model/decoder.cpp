@@ -8,6 +8,7 @@
 #include "rudder/model/check_facets.h"
 #include "rudder/model/check_weights.h"
 #include "rudder/model/decoder_buffers.h"
+#include "rudder/model/kept_hidden.h"
 #include "rudder/model/residual_pass.h"
 #include "rudder/model/tensors.h"
 #include "rudder/model/weight_budget.h"
@@ -77,8 +78,7 @@ class LayerwiseDecoder final : public Decoder {
         rank_(ops::rank_of(ops)),
         max_tokens_(max_tokens),
         buffers_(std::move(buffers)),
-        kept_(std::move(kept)),
-        final_rows_(final_rows),
+        kept_(spec_, weights.final_norm, ops, buffers_, std::move(kept), final_rows),
         products_(ops, buffers_.scale),
         layer_rows_(spec_.layer_embedding, weights.layer_embedding, ops, products_, buffers_,
                     max_tokens) {
@@ -100,11 +100,6 @@ class LayerwiseDecoder final : public Decoder {
   void run_mlp(size_t layer, const View& x, const ForwardBatch& batch, const ops::TapBatch& rows);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_patterns(const ForwardBatch& batch, size_t begin);
-  void keep(size_t layer, const View& x, const ForwardBatch& batch);
-  void keep_passed(const ForwardBatch& batch);
-  void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
-  void keep_normed(const View& x, const ForwardBatch& batch);
-  void keep_final(const View& x, const View& rows);
   template <typename Branch>
   bool wants_act(const Branch& branch, const ops::LinearWeight& input) const {
     return reads_input_in_act(branch) || products_.adapts(input);
@@ -121,8 +116,7 @@ class LayerwiseDecoder final : public Decoder {
   const ops::Rank rank_;
   const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
-  const HiddenPool kept_;         // where draft heads find the rows that they read
-  const View final_rows_;         // where Medusa heads find the normed rows; empty: there are none
+  KeptHidden kept_;
   Products products_;
   LayerRows layer_rows_;
   std::unique_ptr<ResidualPass> residual_;
@@ -142,7 +136,7 @@ void LayerwiseDecoder::share_kv() {
     if (attention == nullptr || attention->kv_layer < 0) continue;
     if (kv_[i].format() != ops::KvFormat{DType::kF8E4M3}) continue;
     const auto source = static_cast<size_t>(attention->kv_layer);
-    const auto& weights = std::get<Attention::Weights>(weights_.layers[source].mixer);
+    const auto& weights = attention_of(weights_.layers[source]);
     kv_[i].k_scale = weights.k_scale;
     kv_[i].v_scale = weights.v_scale;
   }
@@ -206,62 +200,6 @@ void LayerwiseDecoder::end_patterns(const ForwardBatch& batch, size_t begin) {
        .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
 }
 
-// Copies what enters the layer, of all tokens, to where a draft head (EAGLE) reads it, or to where
-// the next stage of the pipeline takes it from; nothing where nobody reads this layer. The residual
-// has the output of the layer before by now, so the buffer of branch outputs is free.
-void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
-  const int32_t entered = spec_.stage.first_layer + static_cast<int32_t>(layer);
-  for (size_t i = 0; i < kept_.layers.size(); ++i) {
-    if (kept_.layers[i] != entered) continue;
-    const View row = residual_->as_one_row(x, buffers_.delta);
-    if (spec_.stage.is_last()) {
-      place_kept(row, static_cast<int64_t>(i) * spec_.hidden, batch);
-    } else {
-      ops_.copy(kept_.passed_of(i, row.shape[0]), row);
-    }
-  }
-}
-
-// On the last stage: copies what entered layers of the stages in front, which came with the step,
-// to where a draft head reads it.
-void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
-  if (!spec_.stage.is_last()) return;
-  for (size_t i = 0; i < kept_.layers.size(); ++i) {
-    if (kept_.layers[i] >= spec_.stage.first_layer) continue;
-    place_kept(kept_.passed_of(i, batch.ids.num_rows()), static_cast<int64_t>(i) * spec_.hidden,
-               batch);
-  }
-}
-
-// Copies rows of all tokens to the places in the pool that belong to the tokens' KV slots.
-void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBatch& batch) {
-  ops_.draft_ops()->place_rows({.x = x,
-                                .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
-                                .out = kept_.rows,
-                                .column = column,
-                                .block_size = kept_.block_size,
-                                .group_layers = kept_.group_layers});
-}
-
-// Norms `x`, the rows of all tokens that the final norm has read, once more without taps, for draft
-// heads and assistants. The residual has the last branch's output by now, so its buffer is free.
-void LayerwiseDecoder::keep_normed(const View& x, const ForwardBatch& batch) {
-  if (!kept_.final_norm) return;
-  const View normed = shaped(buffers_.delta, x.shape[0], spec_.hidden);
-  ops_.residual_norm({.x = x, .norm = weights_.final_norm, .out = normed});
-  place_kept(normed, 0, batch);
-}
-
-// Norms once more, without taps, the rows whose logits are wanted, for Medusa heads. `x` has the
-// rows that the final norm has read: these alone, or those of all tokens.
-void LayerwiseDecoder::keep_final(const View& x, const View& rows) {
-  if (final_rows_.empty()) return;
-  const bool has_all = x.shape[0] > rows.num_rows();
-  ops_.residual_norm({.x = has_all ? gather(x, rows, buffers_.rows_residual) : x,
-                      .norm = weights_.final_norm,
-                      .out = final_rows_.rows(0, rows.num_rows())});
-}
-
 // Gathers the rows of the head's operand whose logits are wanted, where the operand has all tokens.
 // The buffers of branch outputs and of the sampled rows' residual are free by now.
 Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
@@ -309,7 +247,7 @@ ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardB
 // Runs the layer's mixer on `in`, what it has read of the residual x.
 Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in,
                                   const ForwardBatch& batch) {
-  keep(layer, x, batch);
+  kept_.enter(layer, x, *residual_, batch);
   if (!spec_.layers[layer].has_mixer()) {
     if (layer + 1 == spec_.layers.size()) end_patterns(batch, 0);
     return {};
@@ -425,7 +363,7 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
   const View x = hidden(batch.ids.num_rows());
   products_.adapt(batch.adapters, batch.adapter_mid);
   ops_.begin_attention(batch.attention);
-  keep_passed(batch);
+  kept_.enter_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
   if (!spec_.stage.is_first() && !rank_.is_alone()) end_patterns(batch, spec_.layers.size());
   if (spec_.stage.is_first()) {
@@ -451,7 +389,8 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   products_.adapt(batch.adapters, batch.adapter_mid);
   Mixed mixed{begun.mixed, begun.buffer, begun.free, begun.added, begun.added_rows};
   const ops::TapBatch* tapped = &batch.taps;
-  const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
+  const bool keeps_all_rows =
+      batch.keep_all_rows || kept_.wants_all_normed() || !spec_.stage.is_last();
   if (rows.num_rows() < x.shape[0] && !keeps_all_rows) {
     // The last KV is written: from here on only the rows whose logits are wanted matter.
     if (rows.num_rows() == 0) return {};
@@ -467,9 +406,8 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   if (!spec_.stage.is_last()) return {};
   last_ = in;
   const View read = residual_->end_row(x);
-  keep_normed(read, batch);
+  kept_.norm(read, rows, batch);
   if (rows.num_rows() == 0) return {};
-  keep_final(read, rows);
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 

@@ -34,6 +34,12 @@ struct LayerWeights {
   float scale = 1;  // of the layer's output
 };
 
+// Of a layer that has attention (attention_of in spec.h).
+inline const Attention::Weights& attention_of(const LayerWeights& layer) {
+  if (const auto* const both = std::get_if<Parallel::Weights>(&layer.mixer)) return both->attention;
+  return std::get<Attention::Weights>(layer.mixer);
+}
+
 struct Weights {
   ops::View embedding;  // [vocab, hidden]; empty: rows are read from `head`, which is tied
   LayerEmbedding::ModelWeights layer_embedding;

@@ -1,6 +1,8 @@
 #include "rudder/server/stall_report.h"
 
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "rudder/base/log.h"
 #include "rudder/base/thread_stacks.h"
@@ -27,11 +29,17 @@ void StallReport::look(const std::vector<engine::ReplicaState>& replicas, int64_
   if (!is_new || now_us - told_us_ < kPeriodUs) return;
   told_us_ = now_us;
   ++num_told_;
-  // On a thread that nothing waits for: those that are asked may not answer, and one of them may
-  // hold what asking needs.
-  std::thread([] {
+  // On a thread of its own: those that are asked may not answer, and one of them may hold what
+  // asking needs.
+  std::packaged_task<void()> tell([] {
     for (const std::string& line : describe_threads()) log_error("thread {}", line);
-  }).detach();
+  });
+  telling_ = tell.get_future();
+  std::thread(std::move(tell)).detach();
+}
+
+StallReport::~StallReport() {
+  if (telling_.valid()) telling_.wait_for(kTellPatience);
 }
 
 }  // namespace rudder::server

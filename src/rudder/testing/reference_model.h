@@ -3,41 +3,15 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
-#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/reference_ops.h"
+#include "rudder/testing/remembering_ops.h"
 
 namespace rudder::testing {
-
-// The CPU's reference ops, which remember the matrices of the weights that they pack.
-class RememberingOps final : public PassingOps {
- public:
-  struct Product {
-    Matrix weight;  // [out, in]
-    Matrix bias;    // [1, out], or empty
-  };
-
-  RememberingOps();
-
-  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override;
-  // Of experts: their matrices one below the other.
-  Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
-                                         int64_t experts) override;
-  const Product& product_of(const ops::LinearWeight& weight) const {
-    return products_.at(weight.packed.get());
-  }
-
- private:
-  void remember(const ops::LinearWeight& weight, std::span<const ops::LinearPart> parts);
-
-  std::map<const ops::PackedWeight*, Product> products_;
-};
 
 // Read or change what the pass has at some points, of all ids.
 struct ReferenceHooks {

@@ -78,7 +78,7 @@ TinyModel hybrid(const HybridCase& one, std::string_view more = "") {
   return tiny;
 }
 
-Result<ModelSpec> spec_of(TinyModel& tiny) {
+Result<ModelSpec> read_tiny(TinyModel& tiny) {
   RUDDER_TRY(const auto checkpoint, tiny.open());
   return read_spec(*checkpoint);
 }
@@ -134,7 +134,7 @@ const HybridCase& case_of(std::string_view name) {
 void expect_key_refused(const HybridCase& one, std::string_view more, std::string_view key,
                         std::string_view part) {
   TinyModel tiny = hybrid(one, fmt::format("{}, ", more));
-  const auto spec = spec_of(tiny);
+  const auto spec = read_tiny(tiny);
   ASSERT_FALSE(spec) << more;
   EXPECT_TRUE(spec.error().where.ends_with(key)) << spec.error().to_string();
   EXPECT_NE(spec.error().to_string().find(part), std::string::npos) << spec.error().to_string();
@@ -173,14 +173,14 @@ TEST(HybridConfigs, WhatAFamilyDoesNotHaveHereIsRefusedByItsKey) {
 TEST(HybridConfigs, LimitsOfStepsMayBeInfinite) {
   for (const std::string_view name : {"FalconH1ForCausalLM", "NemotronHForCausalLM"}) {
     TinyModel tiny = hybrid(case_of(name));
-    const ModelSpec spec = spec_of(tiny).value();
+    const ModelSpec spec = read_tiny(tiny).value();
     EXPECT_TRUE(std::isinf(space_of(spec.layers[0])->step_high)) << name;
   }
 }
 
 TEST(HybridConfigs, ALayerOfOneBranchHasNoSitesOfTheOther) {
   TinyModel tiny = hybrid(case_of("NemotronHForCausalLM"));
-  const ModelSpec spec = spec_of(tiny).value();
+  const ModelSpec spec = read_tiny(tiny).value();
   ASSERT_EQ(spec.layers.size(), 5u);
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_NE(spec.layers[i].has_mixer(), spec.layers[i].has_mlp()) << i;
@@ -190,11 +190,11 @@ TEST(HybridConfigs, ALayerOfOneBranchHasNoSitesOfTheOther) {
 
 TEST(HybridConfigs, ANormOverAllChannelsIsNotDividedAmongRanks) {
   TinyModel whole = hybrid(case_of("BambaForCausalLM"));
-  const auto refused = shard_spec(spec_of(whole).value(), {0, 2});
+  const auto refused = shard_spec(read_tiny(whole).value(), {0, 2});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().to_string().find("norm of layer 0"), std::string::npos);
   TinyModel groups = hybrid(case_of("FalconH1ForCausalLM"));
-  const auto part = shard_spec(spec_of(groups).value(), {0, 2});
+  const auto part = shard_spec(read_tiny(groups).value(), {0, 2});
   ASSERT_TRUE(part) << part.error().to_string();
   EXPECT_EQ(space_of(part->layers[0])->heads, 2);
   EXPECT_EQ(space_of(part->layers[0])->groups, 1);
