@@ -114,7 +114,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
 
   static step::Capacity with_taps(step::Capacity capacity) {
     capacity = with_encodes(capacity, std::get<1>(GetParam()));
-    capacity.geometry = model::tap_geometry(spec_with_kernels(), tensor::DType::kBF16);
+    capacity.geometry = tapped_geometry(spec_with_kernels(), tensor::DType::kBF16);
     return capacity;
   }
   // Not every sequence fits at once.

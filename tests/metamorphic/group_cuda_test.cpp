@@ -21,7 +21,6 @@
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pass_proposer.h"
 #include "rudder/model/shard.h"
-#include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"
 #include "rudder/wrap/group_executor.h"
 
@@ -88,7 +87,7 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
     add_guesser(mine, ask.guesser);
     if (ask.has_taps) {
       mine = with_encodes(mine, arch);
-      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank);
+      mine.geometry = tapped_geometry(model.spec, tensor::DType::kBF16, rank);
     }
     executors.push_back(
         value_of(start_executor(std::move(model), mine, {.enforce_eager = ask.enforce_eager})));

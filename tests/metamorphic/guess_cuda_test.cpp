@@ -9,7 +9,6 @@
 #include "metamorphic/guessers.h"
 #include "metamorphic/small_gpu_model.h"
 #include "metamorphic/tap_asks.h"
-#include "rudder/model/tap_geometry.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -30,7 +29,7 @@ class GuessesOnAGpu : public ::testing::TestWithParam<Param> {
   static step::Capacity with_taps() {
     step::Capacity capacity = with_encodes(kRoomy, arch());
     const model::ModelSpec spec = small_gpu_model(std::get<0>(GetParam()), arch()).spec;
-    capacity.geometry = model::tap_geometry(spec, tensor::DType::kBF16);
+    capacity.geometry = tapped_geometry(spec, tensor::DType::kBF16);
     return capacity;
   }
 };

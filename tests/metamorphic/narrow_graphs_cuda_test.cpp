@@ -2,7 +2,6 @@
 // at few points, and at many, get the bits that they get alone, whichever graphs their steps run.
 #include "metamorphic/small_gpu_model.h"
 #include "metamorphic/tap_asks.h"
-#include "rudder/model/tap_geometry.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -23,7 +22,7 @@ class NarrowGraphsOnGpu : public ::testing::TestWithParam<Param> {
     step::Capacity capacity = with_encodes(kRoomy, arch);
     model::ModelSpec spec = testing::tiny_spec(arch);
     use_served_parts(spec);
-    capacity.geometry = model::tap_geometry(spec, tensor::DType::kBF16);
+    capacity.geometry = tapped_geometry(spec, tensor::DType::kBF16);
     return capacity;
   }
 };

@@ -25,7 +25,6 @@
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
 #include "rudder/model/stage.h"
-#include "rudder/model/tap_geometry.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -100,7 +99,7 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
   if (ask.has_taps) {
     capacity = with_encodes(capacity, arch);
     capacity.taps.patterns = ask.has_patterns;
-    capacity.geometry = model::tap_geometry(whole, tensor::DType::kBF16);
+    capacity.geometry = tapped_geometry(whole, tensor::DType::kBF16);
   }
   std::vector<std::unique_ptr<step::Executor>> executors;
   for (const model::Stage& stage : stages) {

@@ -284,8 +284,18 @@ class TapMaker {
 
 }  // namespace
 
+tap::Geometry tapped_geometry(const model::ModelSpec& spec, tensor::DType act, ops::Rank rank) {
+  static const bool taps_routers = [] {
+    const std::unique_ptr<ops::Ops> ops = backends().front().make();
+    return ops::router_taps_of(ops->expert_ops()) != nullptr;
+  }();
+  tap::Geometry geometry = model::tap_geometry(spec, act, rank);
+  if (!taps_routers) geometry.leave_out_routers();
+  return geometry;
+}
+
 step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
-  capacity.geometry = model::tap_geometry(testing::tiny_spec(arch), tensor::DType::kF32);
+  capacity.geometry = tapped_geometry(testing::tiny_spec(arch), tensor::DType::kF32);
   capacity.taps = {.num_rows = 64,
                    .num_ops = 2048,
                    .num_floats = 1 << 19,

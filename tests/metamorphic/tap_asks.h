@@ -19,6 +19,10 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch);
 // backends that have them.
 step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch);
 
+// What taps of the model may name on the backends at hand: no routers where these do not tap them.
+tap::Geometry tapped_geometry(const model::ModelSpec& spec, tensor::DType act,
+                              ops::Rank rank = {});
+
 // An op with a vector of random direction and the given length; v2 and gate vectors likewise.
 void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point point, tap::TapOp op,
             double length, std::mt19937& engine);

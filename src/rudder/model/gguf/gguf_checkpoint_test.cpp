@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "rudder/model/binder.h"
-#include "rudder/model/gguf/golden_as_gguf.h"
+#include "rudder/model/gguf/golden_as_gguf_test.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/rope.h"
 
