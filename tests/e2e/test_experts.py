@@ -169,7 +169,7 @@ def test_prefixes_are_shared_among_equal_maps_alone(running):
 
 
 @pytest.mark.parametrize("flags", [("--max-num-batched-tokens", "7"), ("--pipeline-parallel-size", "2"), ("--no-enable-prefix-caching",),
-                                   ("--kv-cache-memory-bytes", "60k", "--max-num-seqs", "4", "--max-model-len", "96"),
+                                   ("--kv-cache-memory-bytes", "80k", "--max-num-seqs", "4", "--max-model-len", "96"),
                                    ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}')],
                          ids=["chunks", "stages", "no prefixes", "preempted", "drafts"])
 def test_nothing_else_changes_an_answer(running, moe, flags):

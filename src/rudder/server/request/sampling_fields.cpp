@@ -73,10 +73,10 @@ void read_repetition(FieldReader& reader, engine::RepetitionLimits* out) {
 // What routers and clients of other servers send with each request at its default. The default is
 // what is done here; any other value is not supported.
 void read_routers_fields(FieldReader& reader) {
-  for (const char* name : {"no_stop_trim", "return_hidden_states", "return_routed_experts",
-                           "return_cached_tokens_details", "return_meta_info", "stop_regex",
-                           "lora_path", "session_params", "custom_logit_processor", "custom_params",
-                           "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids"}) {
+  for (const char* name :
+       {"no_stop_trim", "return_hidden_states", "return_cached_tokens_details", "return_meta_info",
+        "stop_regex", "lora_path", "session_params", "custom_logit_processor", "custom_params",
+        "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids"}) {
     reader.refuse(name, "is not supported");
   }
   bool streams_thoughts = true;
