@@ -88,7 +88,7 @@ function(rudder_test)
     add_dependencies(daily_tests ${ARG_NAME})
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT 900)  # for what hangs: a busy machine takes its time
   endif()
   # As much slower as a test may become.
   if(RUDDER_SANITIZE STREQUAL "thread")

@@ -117,9 +117,10 @@ model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target) {
     const model::LayerSpec* const like = last_layer(target, has_window);
     if (like == nullptr) continue;
     model::LayerSpec& layer = spec.layers.layers.emplace_back(*like);
-    model::Attention& attention = *attention_of(layer);
+    model::Attention attention = *model::attention_of(*like);  // without what stands beside it
     attention.own_kv = attention.v_norm = attention.v_is_k = attention.out_gate = false;
     attention.qk_norm = model::QkNorm::kPerHead;
+    layer.mixer = attention;
     if (model::gated_mlp_of(layer) == nullptr) layer.mlp = model::GatedMlp{.width = 96};
     model::gated_mlp_of(layer)->width /= 2;
   }
