@@ -20,8 +20,7 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch);
 step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch);
 
 // What taps of the model may name on the backends at hand: no routers where these do not tap them.
-tap::Geometry tapped_geometry(const model::ModelSpec& spec, tensor::DType act,
-                              ops::Rank rank = {});
+tap::Geometry tapped_geometry(const model::ModelSpec& spec, tensor::DType act, ops::Rank rank = {});
 
 // An op with a vector of random direction and the given length; v2 and gate vectors likewise.
 void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point point, tap::TapOp op,

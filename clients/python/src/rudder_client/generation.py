@@ -91,4 +91,5 @@ def _read_choice(entry: Mapping[str, Any], document: Mapping[str, Any]) -> Choic
 def _read_experts(told: str | None) -> IntArray | None:
     if told is None:
         return None
-    return np.load(io.BytesIO(base64.b64decode(told, validate=True)), allow_pickle=False).astype(np.int64)
+    experts: IntArray = np.load(io.BytesIO(base64.b64decode(told, validate=True)), allow_pickle=False).astype(np.int64)
+    return experts
