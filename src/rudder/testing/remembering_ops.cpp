@@ -37,6 +37,7 @@ Result<ops::LinearWeight> RememberingOps::make_experts(std::span<const ops::Line
 void RememberingOps::remember(const ops::LinearWeight& weight,
                               std::span<const ops::LinearPart> parts) {
   Product& product = products_[weight.packed.get()];
+  product = {};  // one that is gone may have been there
   for (const ops::LinearPart& part : parts) {
     append_rows(product.weight, to_matrix(part.codes));
     if (!part.bias.empty()) append_columns(product.bias, to_matrix(part.bias));
