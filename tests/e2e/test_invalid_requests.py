@@ -30,13 +30,17 @@ def first_cells(page, header):
     return names
 
 
+# Right for a mixture of experts alone, which the model of these bodies is not: test_experts.py has them.
+OF_MIXTURES = {"return_routed_experts", "routed_experts_prompt_start", "experts"}
+
+
 def test_the_right_bodies_have_every_field_and_op_of_the_manual():
     drawn = {name for path in ("/v1/completions", "/v1/chat/completions") for body in SEEDS[path] for name in body}
     fields = first_cells("docs/api.md", "| field |")
-    assert len(fields) > 60 and not fields - drawn
+    assert len(fields) > 60 and not fields - drawn - OF_MIXTURES
     ops = first_cells("docs/steering.md", "| op |")
     features = [each["steering"] for each in FEATURES if "steering" in each]
-    assert len(ops) == 13 and not ops - {each.get("op") for each in OPS + GATES + STEERING + features}
+    assert len(ops) == 14 and not ops - {each.get("op") for each in OPS + GATES + STEERING + features} - OF_MIXTURES
 
 
 def test_memory_that_a_cache_took_is_judged_too():
