@@ -35,7 +35,8 @@ GENERATING = {"/v1/chat/completions": {**CHAT, "max_tokens": 1}, "/v1/completion
               "/v1/responses": {"input": "hi", "max_output_tokens": 1}, "/v1/messages": {**CHAT, "max_tokens": 1},
               "/v1/responses/compact": {"input": "hi", "max_output_tokens": 1}}
 # Steering has a document, an oracle and tests of its own; these fields are drawn there.
-OTHERS = {"steering", "capture", "stop_when", "sae_clamp_specs", "sae_full_reconstruction_specs"}
+OTHERS = {"steering", "capture", "stop_when", "sae_clamp_specs", "sae_full_reconstruction_specs",
+          "return_routed_experts", "routed_experts_prompt_start"}  # the last two: test_experts.py, of a mixture
 # Refusals that are no matter of form: a feature that is off, a name that nobody has.
 CODES = {"unsupported_value", "model_not_found", "not_found", "context_length_exceeded", "conflict", "overloaded"}
 OTHER_TYPES = {"string": 7, "integer": "x", "number": "x", "boolean": "x", "array": 7, "object": 7, "null": None}
