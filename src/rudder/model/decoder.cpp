@@ -387,6 +387,7 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const View& rows = batch.logits_rows;
   View x = begun.residual;
   products_.adapt(batch.adapters, batch.adapter_mid);
+  if (spec_.layer_embedding.exists()) layer_rows_.resume(x.shape[0]);
   Mixed mixed{begun.mixed, begun.buffer, begun.free, begun.added, begun.added_rows};
   const ops::TapBatch* tapped = &batch.taps;
   const bool keeps_all_rows =

@@ -51,8 +51,7 @@ std::array<int64_t, 4> scratch_widths(const LayerEmbedding& embedding) {
 }
 
 void LayerRows::begin(const View& x, const View& ids) {
-  const int64_t tokens = x.num_rows();
-  rows_ = shaped(buffers_.layer_rows, tokens, embedding_.row_width());
+  resume(x.num_rows());
   const auto width = static_cast<float>(embedding_.width);
   ops_.embed({.table = weights_.table,
               .ids = ids,
@@ -68,6 +67,10 @@ void LayerRows::begin(const View& x, const View& ids) {
                       .delta = as_runs(made, embedding_.width),
                       .delta_norm = norm,
                       .sum_scale = std::sqrt(0.5f)});
+}
+
+void LayerRows::resume(int64_t tokens) {
+  rows_ = shaped(buffers_.layer_rows, tokens, embedding_.row_width());
 }
 
 void LayerRows::keep(const View& rows) {

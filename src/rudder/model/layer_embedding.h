@@ -83,6 +83,9 @@ class LayerRows {
 
   // Makes them of `x` [T, hidden] act and `ids` [T] i32.
   void begin(const ops::View& x, const ops::View& ids);
+  // From now on of all `tokens` for which begin() made them. A step's two halves may be recorded
+  // apart, so the second says which rows it reads.
+  void resume(int64_t tokens);
   // From now on of the tokens `rows` [R] i32 alone.
   void keep(const ops::View& rows);
   // What layer `layer` adds, before its norm: [T, hidden] in the buffer `out`. `in` is the residual
