@@ -48,9 +48,6 @@ TEST_P(Group, AsOneDevice) {
 class GroupBits : public Group {};
 
 TEST_P(GroupBits, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
-  // A rank adds its shares of two output projections before the ranks are summed: HashingOps sees
-  // rows that are not whole.
-  if (std::get<1>(GetParam()) == testing::TinyArch::kSpaces) GTEST_SKIP() << "rows of shares";
   const std::vector<Ask> asks = spread_asks(random_masked_asks(12, 6, 40));
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
@@ -87,9 +84,6 @@ TEST_P(Group, SteersAndCapturesAsOneDevice) {
 // Also at attn_z and mlp_act, where each rank has a part of the row, and of dictionaries that are
 // encoded whole; of fewer blocks than there are sequences.
 TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
-  // A rank adds its shares of two output projections before the ranks are summed: HashingOps sees
-  // rows that are not whole.
-  if (std::get<1>(GetParam()) == testing::TinyArch::kSpaces) GTEST_SKIP() << "rows of shares";
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
   const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {

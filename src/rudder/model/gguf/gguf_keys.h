@@ -61,15 +61,15 @@ struct GgufKeys {
       return std::vector<int64_t>(static_cast<size_t>(count), one);
     }
     RUDDER_TRY(const std::vector<double> stored, gguf.numbers(whole));
-    std::vector<int64_t> out;
+    std::vector<int64_t> all;
     for (const double one : stored) {
       if (!(one >= 1 && one <= static_cast<double>(kMostGguf))) {
         return contradiction("a size of a layer is out of bounds", name);
       }
-      out.push_back(static_cast<int64_t>(one));
+      all.push_back(static_cast<int64_t>(one));
     }
-    if (std::ssize(out) == count) return out;
-    return contradiction(fmt::format("{} entries for {} layers", out.size(), count), name);
+    if (std::ssize(all) == count) return all;
+    return contradiction(fmt::format("{} entries for {} layers", all.size(), count), name);
   }
   // All of them must be the same.
   Result<int64_t> size_of_all(std::string_view name) {
