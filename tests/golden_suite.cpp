@@ -226,7 +226,7 @@ bool has_experts(const model::ModelSpec& spec) {
   });
 }
 
-// Layers that the backend has no kernels of; in fp8, gates of states and experts of odd widths.
+// Layers that the backend has no kernels of; in fp8, gates of states and MLPs of odd widths.
 bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   const auto checkpoint = weights::Checkpoint::open_folder(golden_folder() + "/" + name).value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
@@ -234,8 +234,10 @@ bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   if (!model::check_facets(spec, ops) || (is_fp8 && model::keeps_states(spec))) return true;
   return is_fp8 && std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
            const model::Experts* const experts = model::experts_of(layer);
-           return experts != nullptr &&
-                  (experts->width % 16 != 0 || experts->shared_width % 16 != 0);
+           const auto* const dense = std::get_if<model::GatedMlp>(&layer.mlp);
+           return (experts != nullptr &&
+                   (experts->width % 16 != 0 || experts->shared_width % 16 != 0)) ||
+                  (dense != nullptr && dense->width % 16 != 0);
          });
 }
 

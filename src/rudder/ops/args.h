@@ -46,7 +46,7 @@ struct ResidualNormArgs {
   View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
   NormSpec delta_norm = {};  // post-norm of the branch (as in Gemma 2)
   NormSpec norm = {};        // pre-norm of the next branch
-  View out = {};             // [T, hidden] act, or F8E4M3 with out_scale
+  View out = {};             // [T, hidden] act (may be `x`), or F8E4M3 with out_scale
   View out_scale = {};       // [T] f32, only with F8E4M3
   View out_act = {};         // [T, hidden] act: the normed row beside an `out` of F8E4M3; optional
   Taps delta_taps = {};      // attn_out, mlp_out
