@@ -217,7 +217,7 @@ class Loader {
 
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
     ops::NormSpec norm;
-    norm.eps = spec_.norm_eps;
+    norm.eps = tensor.eps > 0 ? tensor.eps : spec_.norm_eps;
     RUDDER_TRY(norm.weight,
                load_norm_part(tensor.weight, tensor.width,
                               tensor.has_offset ? names_.norm_offset : 0, tensor.factor));

@@ -28,6 +28,7 @@ struct NormTensor {
   ops::NormSpec* target = nullptr;
   bool has_offset = true;  // its weight lacks what those of the model's norms lack
   float factor = 1;        // that its weight is multiplied by
+  float eps = 0;           // 0: that of the model's norms
 };
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);

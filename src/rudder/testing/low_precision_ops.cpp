@@ -74,6 +74,7 @@ class LowPrecisionOps final : public PassingOps {
   std::string name() const override { return "low-precision"; }
   ops::FeatureOps* feature_ops() override { return nullptr; }  // it rounds nothing between encodes
   ops::PatternOps* pattern_ops() override { return nullptr; }
+  ops::LatentOps* latent_ops() override { return nullptr; }
   DType act_dtype() const override { return DType::kBF16; }
   ops::KvFormat kv_format() const override { return precision_.kv; }  // the reference takes each
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {

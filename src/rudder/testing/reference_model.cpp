@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rudder/model/rope.h"
+#include "rudder/testing/reference_latent.h"
 #include "rudder/testing/reference_recurrences.h"
 
 namespace rudder::testing {
@@ -31,8 +32,8 @@ class ReferencePass {
             x, i, Part::kMixer,
             branch(mix(i, layer.mixer, w.mixer, normed(read(x, i, Part::kMixer), w.mixer_pre_norm)),
                    w.mixer_post_norm));
-      } else if (patterns_ != nullptr) {
-        patterns_->emplace_back();
+      } else {
+        next_patterns();
       }
       if (layer.has_mixer() && layer.has_mlp()) {
         show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
@@ -206,13 +207,23 @@ class ReferencePass {
     return delta;
   }
 
-  Matrix rotated(const Matrix& x, const model::Attention& attention) const {
-    if (attention.rope == model::kNoRope) return x;
+  std::vector<Matrix>* next_patterns() const {
+    return patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
+  }
+
+  Matrix table_of(int32_t index) const {
+    if (index == model::kNoRope) return {};
     const auto length = static_cast<int32_t>(ids_.size());
-    const model::RopeSpec& rope = spec_.ropes[static_cast<size_t>(attention.rope)];
+    const model::RopeSpec& rope = spec_.ropes[static_cast<size_t>(index)];
     const std::vector<float> values = model::rope_table(rope, length);
     Matrix table(length, rope.rotary_dim);
     table.values.assign(values.begin(), values.end());
+    return table;
+  }
+
+  Matrix rotated(const Matrix& x, const model::Attention& attention) const {
+    if (attention.rope == model::kNoRope) return x;
+    const Matrix table = table_of(attention.rope);
     std::vector<int32_t> positions(ids_.size());
     std::iota(positions.begin(), positions.end(), 0);
     return reference_rope(x, attention.head_dim, table, positions);
@@ -231,11 +242,13 @@ class ReferencePass {
   template <typename MixerWeights>
   Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w, const Matrix& in) {
     const auto* const attention = std::get_if<model::Attention>(&mixer);
+    if (const auto* const latent = std::get_if<model::LatentAttention>(&mixer))
+      return read_latent(layer, *latent, std::get<model::LatentAttention::Weights>(w), in);
     if (const auto* const delta = std::get_if<model::GatedDelta>(&mixer)) {
       return recur(layer, *delta, std::get<model::GatedDelta::Weights>(w), in);
     }
     if (const auto* const space = std::get_if<model::StateSpace>(&mixer)) {
-      if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+      next_patterns();  // it has none
       return read_space(layer, *space, std::get<model::StateSpace::Weights>(w), in, true);
     }
     if (const auto* const both = std::get_if<model::Parallel>(&mixer)) {
@@ -297,7 +310,22 @@ class ReferencePass {
                              .run = delta.value_dim,
                              .eps = double{w.norm.eps}},
                             read, columns(inputs, delta.conv_width(), delta.value_width()));
-    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    next_patterns();  // it has none
+    if (hooks_.mixed) hooks_.mixed(layer, mixed);
+    return linear(mixed, w.out);
+  }
+
+  Matrix read_latent(size_t layer, const model::LatentAttention& mixer,
+                     const model::LatentAttention::Weights& w, const Matrix& in) const {
+    const Matrix from = mixer.query_rank > 0 ? normed(linear(in, w.q_down), w.q_norm) : in;
+    const Matrix mixed =
+        reference_latent({.shape = mixer.shape,
+                          .scale = double{mixer.scale},
+                          .neighbours = mixer.neighbours,
+                          .norm = {to_matrix(w.kv_norm.weight), {}, double{w.kv_norm.eps}},
+                          .up = ops_.product_of(w.kv_up).weight,
+                          .table = table_of(mixer.rope)},
+                         grown(linear(from, w.q)), linear(in, w.kv_down), next_patterns());
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -354,7 +382,7 @@ class ReferencePass {
                             reference_convolve(reference_gate_rows(itself, third(0), third(2)),
                                                filters, to_matrix(w.bias), false),
                             third(1));
-    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    next_patterns();  // it has none
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -392,9 +420,7 @@ class ReferencePass {
       reference.softcap = double{std::get<model::Softmax>(attention.weighting).softcap};
       reference.sinks = to_matrix(w.sinks).values;
     }
-    std::vector<Matrix>* const patterns =
-        patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
-    Matrix mixed = reference_attention(reference, q, k, v, patterns);
+    Matrix mixed = reference_attention(reference, q, k, v, next_patterns());
     if (attention.out_gate) mixed = reference_gate_rows({}, mixed, linear(in, w.out_gate));
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);

@@ -78,6 +78,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Spaces";
     case TinyArch::kByLayer:
       return "ByLayer";
+    case TinyArch::kLatent:
+      return "Latent";
   }
   return "";
 }
@@ -102,6 +104,27 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
     own.rope = 1;
     own.v_is_k = true;
   }
+}
+
+// All layers but the second keep a latent row of each token.
+void make_latent(model::ModelSpec& spec) {
+  spec.ropes.push_back({.theta = 10000,
+                        .rotary_dim = 8,
+                        .scaling = model::RopeYarn{
+                            .factor = 4, .attention_factor = 1.25, .original_max_positions = 32}});
+  spec.query_growth = {.slope = 0.2, .period = 24};
+  model::LatentAttention latent{
+      .hidden = spec.hidden,
+      .shape = {.num_heads = 4, .nope_dim = 12, .rope_dim = 8, .value_dim = 20, .rank = 24},
+      .query_rank = 40,
+      .scale = 0.25f,
+      .bias = true,
+      .rope = 1};
+  spec.layers.front().mixer = latent;
+  latent.query_rank = 0;
+  latent.bias = false;
+  latent.neighbours = false;
+  spec.layers.back().mixer = latent;
 }
 
 // What only some layers of the model have; all of them have `attention` yet.
@@ -141,6 +164,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
         model::Parallel{.hidden = spec.hidden, .attention = attention, .space = space};
     spec.layers.back().mixer = model::NoMixer{};
   }
+  if (arch == TinyArch::kLatent) make_latent(spec);
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kSinks) add_biased_experts(spec);
@@ -237,6 +261,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
     case TinyArch::kSpaces:
+    case TinyArch::kLatent:
       break;
     case TinyArch::kSinks:
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};

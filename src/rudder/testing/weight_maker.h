@@ -23,7 +23,7 @@ class WeightMaker {
 
   // Gains around 1: a forgotten norm shows.
   Result<ops::NormSpec> norm(const model::NormTensor& tensor, float eps) {
-    ops::NormSpec norm{.weight = {}, .eps = eps};
+    ops::NormSpec norm{.weight = {}, .eps = tensor.eps > 0 ? tensor.eps : eps};
     RUDDER_TRY(norm.weight, gains(tensor.width));
     if (tensor.alpha.count > 0) {
       RUDDER_TRY(norm.alpha, gains(tensor.width));
