@@ -462,11 +462,13 @@ INSTANTIATE_TEST_SUITE_P(ByLayer, DecoderReferenceArchs, ::testing::Values(TinyA
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kDelta, TinyArch::kSpaces), arch_name);
-INSTANTIATE_TEST_SUITE_P(Latent, DecoderReferenceArchs, ::testing::Values(TinyArch::kLatent),
-                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Latent, DecoderReferenceArchs,
+                         ::testing::Values(TinyArch::kLatent, TinyArch::kHyper), arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums,
+                                           TinyArch::kHyper),
+                         arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -33,16 +33,11 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
     EXPECT_EQ(decoder.error().where, where);
     EXPECT_EQ(decoder.error().message, message);
   };
-  model::ModelSpec mixed = testing::tiny_spec(TinyArch::kTwoStreams);
   WithoutStreamOps other;
-  for (const model::ModelSpec& spec : {mixed, testing::tiny_spec(TinyArch::kBlockSums)}) {
-    expect_refused(spec, other, "residual",
+  for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper}) {
+    expect_refused(testing::tiny_spec(arch), other, "residual",
                    "the backend cpu-reference has no residual of several streams");
   }
-  std::get<model::MixedStreams>(mixed.residual).numbers = model::MixedStreams::Numbers::kPerToken;
-  const auto whole = cpu::make_reference_ops();
-  expect_refused(mixed, *whole, "residual.numbers",
-                 "mixed streams whose numbers depend on the token have no pass yet");
 }
 
 // As a GPU is today.

@@ -55,8 +55,8 @@ std::vector<testing::TinyArch> all_archs() {
   std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
                                      std::end(testing::kTinyArchs));
   using enum testing::TinyArch;
-  all.insert(all.end(),
-             {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer, kLatent});
+  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer,
+                         kHyper, kLatent});
   return all;
 }
 

@@ -73,12 +73,13 @@ class PatternOps {
   virtual void end_patterns(const EndPatternsArgs& args) = 0;
 };
 
-// A residual of several rows: mixed streams, sums of blocks.
+// A residual of several rows: mixed streams, sums of blocks, hyper-connections.
 class StreamOps {
  public:
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
+  virtual void connect_streams(const ConnectStreamsArgs& args) = 0;
 };
 
 // Attention over one row of each token, of which keys and values are made. attention(), patterns()

@@ -107,6 +107,9 @@ class ForwardingOps : public ops::Ops,
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
   }
+  void connect_streams(const ops::ConnectStreamsArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::connect_streams, args);
+  }
   void route(const ops::RouteArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::route, args);
   }

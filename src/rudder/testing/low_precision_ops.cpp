@@ -280,6 +280,27 @@ class LowPrecisionOps final : public PassingOps {
     out.done();
   }
 
+  void connect_streams(const ops::ConnectStreamsArgs& args) override {
+    ops::ConnectStreamsArgs part = args;
+    if (!args.delta.empty()) {
+      Wide x(args.x);
+      Wide delta(args.delta);
+      part.x = x.view();
+      part.delta = delta.view();
+      part.out = {};
+      inner_->stream_ops()->connect_streams(part);
+      x.round_to(args.x);
+    }
+    if (args.out.empty()) return;
+    Wide x(args.x);
+    Out out(args.out);
+    part.x = x.view();
+    part.delta = {};
+    part.out = out.view();
+    inner_->stream_ops()->connect_streams(part);
+    out.done();
+  }
+
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     Wide x(args.x);
     Wide delta(args.delta);

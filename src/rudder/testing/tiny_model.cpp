@@ -28,7 +28,8 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
     RUDDER_TRY(*norm.target, maker.norm(norm, spec.norm_eps));
   }
   for (const model::VectorTensor& vector : tensors.vectors) {
-    RUDDER_TRY(*vector.target, vector.kind == model::ValueKind::kWeight
+    RUDDER_TRY(*vector.target, vector.rows > 0 ? maker.matrix(vector.rows, vector.count.stored)
+                               : vector.kind == model::ValueKind::kWeight
                                    ? maker.vector(vector.count)
                                    : maker.gains(vector.count));
   }
@@ -78,6 +79,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Spaces";
     case TinyArch::kByLayer:
       return "ByLayer";
+    case TinyArch::kHyper:
+      return "Hyper";
     case TinyArch::kLatent:
       return "Latent";
   }
@@ -276,6 +279,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       norms.post = true;
       spec.branch_scale = 0.25f;
       spec.residual = model::MixedStreams{.count = 2};
+      break;
+    case TinyArch::kHyper:
+      spec.residual = model::HyperConnections{
+          .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
       break;
     case TinyArch::kBlockSums:
       spec.branch_scale = 0.5f;

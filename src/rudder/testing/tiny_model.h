@@ -38,6 +38,7 @@ enum class TinyArch : uint8_t {
              // attention and a state space side by side, and factors of its products
   kByLayer,  // embeddings by layer; the last layer reads the KV of the one before it; the first has
              // a window, and experts with norms of their own and a scale each
+  kHyper,    // a residual of four streams whose numbers are each token's own, which end in a read
   kLatent,   // latent attention: queries by a row of their own in the first layer, halves that turn
             // in the last, neighbours elsewhere; yarn, queries by position; plain attention between
 };

@@ -49,6 +49,14 @@ class WeightMaker {
     return upload_share(normal(count.stored, deviation), count);
   }
 
+  Result<tensor::View> matrix(int64_t rows, int64_t columns) {
+    RUDDER_TRY(
+        tensor::View out,
+        upload_share(normal(rows * columns, 1 / std::sqrt(double(columns))), {rows * columns}));
+    out.shape = {rows, columns};
+    return out;
+  }
+
   Result<tensor::View> filters(const model::FilterTensor& filter) {
     const std::vector<float> values =
         filter.share_of(normal(filter.stored().numel(), 1 / std::sqrt(double(filter.length))));
