@@ -41,6 +41,25 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
 }
 
 // As a GPU is today.
+class WithoutLatentOps final : public testing::PassingOps {
+ public:
+  WithoutLatentOps() : PassingOps(cpu::make_reference_ops()) {}
+  ops::LatentOps* latent_ops() override { return nullptr; }
+};
+
+TEST(DecoderRefusals, LatentAttentionIsRefusedByItsKey) {
+  WithoutLatentOps ops;
+  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kLatent), ops);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "kv_lora_rank");
+  EXPECT_EQ(refused.error().message,
+            "the backend cpu-reference has no kernels of latent attention");
+  EXPECT_TRUE(
+      model::check_facets(testing::tiny_spec(TinyArch::kLatent), *cpu::make_reference_ops()));
+}
+
+// As a GPU is today.
 class WithoutExpertScales final : public testing::PassingOps {
  public:
   WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}

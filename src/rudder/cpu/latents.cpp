@@ -12,7 +12,7 @@ namespace rudder::cpu {
 namespace {
 
 template <typename Run>
-void for_each(ThreadPool* pool, int64_t count, const Run& run) {
+void for_heads(ThreadPool* pool, int64_t count, const Run& run) {
   if (pool != nullptr && count > 1) {
     pool->parallel_for(count, run);
   } else {
@@ -21,8 +21,8 @@ void for_each(ThreadPool* pool, int64_t count, const Run& run) {
 }
 
 // Rows of a head's part of the weight: those of its keys, or of its values.
-std::vector<float> rows_of(const ops::LatentShape& shape, const ops::LinearWeight& up, int64_t head,
-                           bool values, ReadWeightRow read_row) {
+std::vector<float> head_rows(const ops::LatentShape& shape, const ops::LinearWeight& up,
+                             int64_t head, bool values, ReadWeightRow read_row) {
   const int64_t first =
       head * (int64_t{shape.nope_dim} + shape.value_dim) + (values ? shape.nope_dim : 0);
   const int64_t count = values ? shape.value_dim : shape.nope_dim;
@@ -93,8 +93,8 @@ void Latents::latent_prep(const ops::LatentPrepArgs& args) {
   RUDDER_CHECK(args.kv.parts == 1 && args.kv.num_kv_heads == 1 && args.kv.head_dim == shape.row());
   const int64_t tokens = args.q.shape[0];
   for (int64_t t = 0; t < tokens; ++t) keep_row(args, t);
-  for_each(pool_, shape.num_heads, [&](int64_t head) {
-    const std::vector<float> keys = rows_of(shape, *args.up, head, false, read_row_);
+  for_heads(pool_, shape.num_heads, [&](int64_t head) {
+    const std::vector<float> keys = head_rows(shape, *args.up, head, false, read_row_);
     std::vector<double> sums(static_cast<size_t>(shape.rank));
     for (int64_t t = 0; t < tokens; ++t) absorb(args, t, head, keys.data(), sums);
   });
@@ -102,8 +102,8 @@ void Latents::latent_prep(const ops::LatentPrepArgs& args) {
 
 void Latents::latent_values(const ops::LatentValuesArgs& args) {
   const ops::LatentShape& shape = args.shape;
-  for_each(pool_, shape.num_heads, [&](int64_t head) {
-    const std::vector<float> values = rows_of(shape, *args.up, head, true, read_row_);
+  for_heads(pool_, shape.num_heads, [&](int64_t head) {
+    const std::vector<float> values = head_rows(shape, *args.up, head, true, read_row_);
     for (int64_t t = 0; t < args.read.shape[0]; ++t) {
       const int64_t at = t * shape.num_heads + head;
       const float* const read = args.read.as<float>() + at * shape.row();

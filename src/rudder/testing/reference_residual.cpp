@@ -14,6 +14,20 @@ const auto& of_part(const Weights& weights, ReferenceResidual::Part part) {
   return part == Part::kEnd ? weights.end : part == Part::kMlp ? weights.mlp : weights.mixer;
 }
 
+void write_mixed(const model::MixedStreams::Site& site, ReferenceResidual::Streams& x,
+                 const Matrix& branch) {
+  ReferenceResidual::Streams before = x;
+  before.push_back(branch);
+  for (size_t j = 0; j < x.size(); ++j) {
+    std::vector<double> numbers(x.size() + 1);
+    for (size_t i = 0; i < x.size(); ++i) {
+      numbers[i] = to_matrix(site.mix).values[i * x.size() + j];
+    }
+    numbers.back() = to_matrix(site.write).values[j];
+    x[j] = ReferenceResidual::sum_of(before, numbers);
+  }
+}
+
 }  // namespace
 
 ReferenceResidual::Streams ReferenceResidual::begun(const Matrix& embedded) const {
@@ -74,20 +88,6 @@ void ReferenceResidual::write(Streams& x, size_t layer, Part part, const Matrix&
     write_mixed(part == Part::kMixer ? mixed->mixer : mixed->mlp, x, branch);
   } else {
     x[0] = sum_of({x[0], branch}, {1, 1});
-  }
-}
-
-void ReferenceResidual::write_mixed(const model::MixedStreams::Site& site, Streams& x,
-                                    const Matrix& branch) const {
-  Streams before = x;
-  before.push_back(branch);
-  for (size_t j = 0; j < x.size(); ++j) {
-    std::vector<double> numbers(x.size() + 1);
-    for (size_t i = 0; i < x.size(); ++i) {
-      numbers[i] = to_matrix(site.mix).values[i * x.size() + j];
-    }
-    numbers.back() = to_matrix(site.write).values[j];
-    x[j] = sum_of(before, numbers);
   }
 }
 

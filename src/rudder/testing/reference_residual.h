@@ -34,9 +34,8 @@ class ReferenceResidual {
   const typename Kind::Weights* weights_of(size_t layer) const {
     return std::get_if<typename Kind::Weights>(&weights_.layers[layer].residual);
   }
-  // Blocks of BlockSums that are finished when the part reads.
+  // Blocks that are finished when the part reads.
   std::ptrdiff_t blocks_at(size_t layer, Part part) const;
-  void write_mixed(const model::MixedStreams::Site& site, Streams& x, const Matrix& branch) const;
 
   const model::ModelSpec& spec_;
   const model::Weights& weights_;

@@ -109,7 +109,7 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
   }
 }
 
-// All layers but the second keep a latent row of each token.
+// Every layer keeps one row of each token.
 void make_latent(model::ModelSpec& spec) {
   spec.ropes.push_back({.theta = 10000,
                         .rotary_dim = 8,
@@ -126,6 +126,8 @@ void make_latent(model::ModelSpec& spec) {
   spec.layers.front().mixer = latent;
   latent.query_rank = 0;
   latent.bias = false;
+  spec.layers[1].mixer = latent;
+  std::get<model::LatentAttention>(spec.layers[1].mixer).rope = model::kNoRope;
   latent.neighbours = false;
   spec.layers.back().mixer = latent;
 }

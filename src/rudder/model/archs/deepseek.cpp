@@ -26,13 +26,13 @@ constexpr std::string_view kV3Defaults = R"({
   "qk_rope_head_dim": 64, "v_head_dim": 128, "n_shared_experts": 1, "moe_intermediate_size": 2048,
   "first_k_dense_replace": 3, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8,
   "routed_scaling_factor": 2.5})";
-constexpr std::string_view kGlmDefaults = R"({
+constexpr std::string_view kGlmFlashDefaults = R"({
   "vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240, "num_hidden_layers": 47,
   "num_attention_heads": 20, "hidden_act": "silu", "max_position_embeddings": 202752,
   "rms_norm_eps": 1e-5, "kv_lora_rank": 512, "q_lora_rank": 768, "qk_nope_head_dim": 192,
   "qk_rope_head_dim": 64, "v_head_dim": 256, "n_shared_experts": 1, "moe_intermediate_size": 1536,
   "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8})";
-constexpr std::string_view kMistralDefaults = R"({
+constexpr std::string_view kMistral4Defaults = R"({
   "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
   "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 1048576,
   "rms_norm_eps": 1e-6, "kv_lora_rank": 256, "q_lora_rank": 1024, "qk_nope_head_dim": 64,
@@ -50,7 +50,7 @@ Result<HfConfig> with_experts(const HfConfig& config, std::string_view defaults,
   return with_class_defaults(whole, fmt::format(R"({{"n_routed_experts": {}}})", count));
 }
 
-Result<void> expect_word(const HfConfig& config, std::string_view key, std::string_view word) {
+Result<void> refuse_but(const HfConfig& config, std::string_view key, std::string_view word) {
   RUDDER_TRY(const std::string found, config.string_or(key, std::string(word)));
   if (found == word) return {};
   return fail(ErrorCode::kUnsupported, fmt::format("it is '{}', and '{}' is served", found, word),
@@ -59,11 +59,12 @@ Result<void> expect_word(const HfConfig& config, std::string_view key, std::stri
 
 // Softmaxes; weights are not divided by their sum, whatever "norm_topk_prob" says.
 Result<Router> read_v2_router(const HfConfig& config, const Experts& experts) {
-  RUDDER_TRY_VOID(expect_word(config, "scoring_func", "softmax"));
+  RUDDER_TRY_VOID(refuse_but(config, "scoring_func", "softmax"));
   RUDDER_TRY(const int64_t groups, config.integer_or("n_group", 1, 1, experts.count));
   RUDDER_TRY(const int64_t kept, config.integer_or("topk_group", groups, 1, groups));
-  if (kept < groups) RUDDER_TRY_VOID(expect_word(config, "topk_method", "greedy"));
-  RUDDER_TRY_VOID(config.string("topk_method"));
+  RUDDER_TRY(const std::string method, config.string("topk_method"));
+  const bool keeps_all = method == "group_limited_greedy" && kept == groups;
+  if (!keeps_all) RUDDER_TRY_VOID(refuse_but(config, "topk_method", "greedy"));
   RUDDER_TRY(const bool renormalises, config.boolean_or("norm_topk_prob", false));
   if (renormalises) {
     return fail(ErrorCode::kUnsupported, "weights of experts are not divided by their sum here",
@@ -85,8 +86,8 @@ Result<ModelSpec> read_v2(const HfConfig& config) {
 }
 
 Result<Experts> read_v3_experts(const HfConfig& config, const ModelSpec& spec) {
-  RUDDER_TRY_VOID(expect_word(config, "scoring_func", "sigmoid"));
-  RUDDER_TRY_VOID(expect_word(config, "topk_method", "noaux_tc"));
+  RUDDER_TRY_VOID(refuse_but(config, "scoring_func", "sigmoid"));
+  RUDDER_TRY_VOID(refuse_but(config, "topk_method", "noaux_tc"));
   RUDDER_TRY(Experts experts, read_shared_experts(config, spec));
   RUDDER_TRY(experts.router, read_grouped_router(config, experts));
   return experts;
@@ -103,7 +104,7 @@ Result<ModelSpec> read_v3(const HfConfig& config) {
 // "mlp_layer_types" names each layer's MLP; without it, all but the first are mixtures, or what
 // "first_k_dense_replace" of published files says, which is the same.
 Result<ModelSpec> read_glm4_moe_lite(const HfConfig& config) {
-  RUDDER_TRY(const HfConfig whole, with_experts(config, kGlmDefaults, 64));
+  RUDDER_TRY(const HfConfig whole, with_experts(config, kGlmFlashDefaults, 64));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
   RUDDER_TRY(const Experts experts, read_v3_experts(whole, spec));
   constexpr std::string_view kTypes = "mlp_layer_types";
@@ -131,7 +132,7 @@ Result<ModelSpec> read_glm4_moe_lite(const HfConfig& config) {
 
 // Softmaxes in groups; queries grow with their position.
 Result<ModelSpec> read_mistral4(const HfConfig& config) {
-  RUDDER_TRY(HfConfig whole, with_experts(config, kMistralDefaults, 128));
+  RUDDER_TRY(HfConfig whole, with_experts(config, kMistral4Defaults, 128));
   if (!whole.has("rope_scaling")) whole = whole.with_defaults(kMistralRope);
   RUDDER_TRY(ModelSpec spec, latent_like(whole, true));
   RUDDER_TRY(spec.query_growth, read_growth(whole));

@@ -12,10 +12,10 @@ namespace {
 
 using weights::HfConfig;
 
-constexpr int64_t kWidest = 1 << 20;
+constexpr int64_t kWidestRow = 1 << 20;
 
-Result<int32_t> dim(const HfConfig& config, std::string_view key) {
-  RUDDER_TRY(const int64_t value, config.integer(key, 1, kWidest));
+Result<int32_t> latent_dim(const HfConfig& config, std::string_view key) {
+  RUDDER_TRY(const int64_t value, config.integer(key, 1, kWidestRow));
   return static_cast<int32_t>(value);
 }
 
@@ -24,21 +24,21 @@ Result<LatentAttention> read_latent(const HfConfig& config, const ModelSpec& spe
   LatentAttention latent{.hidden = spec.hidden, .bias = plain.qkv_bias};
   ops::LatentShape& shape = latent.shape;
   shape.num_heads = plain.num_heads;
-  RUDDER_TRY(shape.rank, dim(config, "kv_lora_rank"));
-  RUDDER_TRY(shape.nope_dim, dim(config, "qk_nope_head_dim"));
-  RUDDER_TRY(shape.rope_dim, dim(config, "qk_rope_head_dim"));
-  RUDDER_TRY(shape.value_dim, dim(config, "v_head_dim"));
+  RUDDER_TRY(shape.rank, latent_dim(config, "kv_lora_rank"));
+  RUDDER_TRY(shape.nope_dim, latent_dim(config, "qk_nope_head_dim"));
+  RUDDER_TRY(shape.rope_dim, latent_dim(config, "qk_rope_head_dim"));
+  RUDDER_TRY(shape.value_dim, latent_dim(config, "v_head_dim"));
   if (shape.rope_dim % 2 != 0) {
     return fail(ErrorCode::kCorruptFile, "an odd part of a head cannot be rotated",
                 config.where("qk_rope_head_dim"));
   }
   if (config.has("q_lora_rank")) {
-    RUDDER_TRY(latent.query_rank, dim(config, "q_lora_rank"));
+    RUDDER_TRY(latent.query_rank, latent_dim(config, "q_lora_rank"));
   }
   const int64_t widest = std::max({latent.query_width(), latent.read_width(),
                                    shape.num_heads * (int64_t{shape.nope_dim} + shape.value_dim),
                                    latent.value_width()});
-  if (widest > kWidest) {
+  if (widest > kWidestRow) {
     return fail(ErrorCode::kCorruptFile, fmt::format("{} heads are too wide", shape.num_heads),
                 config.where("num_attention_heads"));
   }
