@@ -1,5 +1,5 @@
 // Families with latent attention: DeepSeek V2 and V3 (also Kimi K2, Moonlight), GLM 4.7 Flash,
-// Mistral Small 4, Youtu. They differ in routers and in what their config classes take for granted.
+// Mistral Small 4. They differ in routers and in what their config classes take for granted.
 #include <fmt/format.h>
 
 #include "rudder/model/archs/archs.h"
@@ -79,7 +79,7 @@ Result<Router> read_v2_router(const HfConfig& config, const Experts& experts) {
 Result<ModelSpec> read_v2(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_experts(config, kV2Defaults, 64));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
-  RUDDER_TRY(Experts experts, read_shared_experts(whole, spec));
+  RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_v2_router(whole, experts));
   RUDDER_TRY_VOID(set_experts_from(whole, experts, spec));
   return spec;
@@ -88,7 +88,7 @@ Result<ModelSpec> read_v2(const HfConfig& config) {
 Result<Experts> read_v3_experts(const HfConfig& config, const ModelSpec& spec) {
   RUDDER_TRY_VOID(refuse_but(config, "scoring_func", "sigmoid"));
   RUDDER_TRY_VOID(refuse_but(config, "topk_method", "noaux_tc"));
-  RUDDER_TRY(Experts experts, read_shared_experts(config, spec));
+  RUDDER_TRY(Experts experts, read_experts_beside_shared(config, spec));
   RUDDER_TRY(experts.router, read_grouped_router(config, experts));
   return experts;
 }
@@ -136,7 +136,7 @@ Result<ModelSpec> read_mistral4(const HfConfig& config) {
   if (!whole.has("rope_scaling")) whole = whole.with_defaults(kMistralRope);
   RUDDER_TRY(ModelSpec spec, latent_like(whole, true));
   RUDDER_TRY(spec.query_growth, read_growth(whole));
-  RUDDER_TRY(Experts experts, read_shared_experts(whole, spec));
+  RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_grouped_router(whole, experts));
   experts.router.kind = ops::RouterKind::kSoftmaxThenTop;
   experts.router.correction = false;

@@ -31,7 +31,7 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   for (LayerSpec& layer : spec.layers) attention_of(layer)->out_bias = false;
   RUDDER_TRY(const bool qk_norm, whole.boolean_or("use_qk_norm", false));
   if (qk_norm) set_qk_norm(spec, QkNorm::kPerHead);
-  RUDDER_TRY(Experts experts, read_shared_experts(whole, spec));
+  RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_grouped_router(whole, experts));
   RUDDER_TRY_VOID(set_experts_from(whole, experts, spec));
   return spec;

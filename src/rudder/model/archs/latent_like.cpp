@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "rudder/model/archs/expert_layers.h"
 #include "rudder/model/archs/llama_like.h"
@@ -90,7 +94,7 @@ Result<ModelSpec> latent_like(const HfConfig& config, bool is_part_of_head) {
   return spec;
 }
 
-Result<Experts> read_shared_experts(const HfConfig& config, const ModelSpec& spec) {
+Result<Experts> read_experts_beside_shared(const HfConfig& config, const ModelSpec& spec) {
   RUDDER_TRY(Experts experts, read_experts(config, spec, {.count = "n_routed_experts"}));
   RUDDER_TRY(const int64_t shared, config.integer_or("n_shared_experts", 1, 0, 64));
   experts.shared_width = static_cast<int32_t>(shared * experts.width);

@@ -19,7 +19,7 @@ Result<ModelSpec> latent_like(const weights::HfConfig& config, bool is_part_of_h
 
 // Layers from "first_k_dense_replace" on are mixtures of "n_routed_experts" with a shared MLP as
 // wide as "n_shared_experts" of them.
-Result<Experts> read_shared_experts(const weights::HfConfig& config, const ModelSpec& spec);
+Result<Experts> read_experts_beside_shared(const weights::HfConfig& config, const ModelSpec& spec);
 Result<void> set_experts_from(const weights::HfConfig& config, const Experts& experts,
                               ModelSpec& spec);
 
