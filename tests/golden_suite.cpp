@@ -88,9 +88,11 @@ class Model {
     }
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::KvGeometry a = model::kv_geometry(spec_.layers[i]);
-      auto kv = ops::make_kv_layer(
-          device_.ops(), kNumSeqs * max_blocks_,
-          {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});
+      auto kv = ops::make_kv_layer(device_.ops(), kNumSeqs * max_blocks_,
+                                   {.block_size = kBlockSize,
+                                    .num_kv_heads = a.num_kv_heads,
+                                    .head_dim = a.head_dim,
+                                    .parts = a.parts});
       check(kv);
       kv_.push_back(*kv);
       kv_[i] = kv_[model::kv_layer_of(spec_, i)];

@@ -33,16 +33,30 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
     EXPECT_EQ(decoder.error().where, where);
     EXPECT_EQ(decoder.error().message, message);
   };
-  model::ModelSpec mixed = testing::tiny_spec(TinyArch::kTwoStreams);
   WithoutStreamOps other;
-  for (const model::ModelSpec& spec : {mixed, testing::tiny_spec(TinyArch::kBlockSums)}) {
-    expect_refused(spec, other, "residual",
+  for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper}) {
+    expect_refused(testing::tiny_spec(arch), other, "residual",
                    "the backend cpu-reference has no residual of several streams");
   }
-  std::get<model::MixedStreams>(mixed.residual).numbers = model::MixedStreams::Numbers::kPerToken;
-  const auto whole = cpu::make_reference_ops();
-  expect_refused(mixed, *whole, "residual.numbers",
-                 "mixed streams whose numbers depend on the token have no pass yet");
+}
+
+// As a GPU is today.
+class WithoutLatentOps final : public testing::PassingOps {
+ public:
+  WithoutLatentOps() : PassingOps(cpu::make_reference_ops()) {}
+  ops::LatentOps* latent_ops() override { return nullptr; }
+};
+
+TEST(DecoderRefusals, LatentAttentionIsRefusedByItsKey) {
+  WithoutLatentOps ops;
+  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kLatent), ops);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "kv_lora_rank");
+  EXPECT_EQ(refused.error().message,
+            "the backend cpu-reference has no kernels of latent attention");
+  EXPECT_TRUE(
+      model::check_facets(testing::tiny_spec(TinyArch::kLatent), *cpu::make_reference_ops()));
 }
 
 // As a GPU is today.

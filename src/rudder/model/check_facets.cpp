@@ -1,5 +1,7 @@
 #include "rudder/model/check_facets.h"
 
+#include <algorithm>
+
 namespace rudder::model {
 
 namespace {
@@ -20,6 +22,13 @@ Result<void> check_experts(const ModelSpec& spec, ops::Ops& ops) {
 
 Result<void> check_facets(const ModelSpec& spec, ops::Ops& ops) {
   RUDDER_TRY_VOID(check_experts(spec, ops));
+  const bool has_latents =
+      std::ranges::any_of(spec.layers, [](const LayerSpec& l) { return latent_of(l) != nullptr; });
+  if (has_latents && ops::latent_ops_of(ops.state_ops()) == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "the backend " + ops.name() + " has no kernels of latent attention",
+                "kv_lora_rank");
+  }
   if (ops.state_ops() != nullptr) return {};
   for (const LayerSpec& layer : spec.layers) {
     const bool recurs = std::holds_alternative<GatedDelta>(layer.mixer) ||
