@@ -88,6 +88,7 @@ class StateOps {
   virtual void convolve(const ConvolveArgs& args) = 0;
   virtual void recur(const RecurArgs& args) = 0;
   virtual void gate_rows(const GateRowsArgs& args) = 0;
+  virtual StateLimits state_limits() const { return {}; }
 };
 
 // Steering and captures of what routers make.

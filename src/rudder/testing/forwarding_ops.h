@@ -50,6 +50,7 @@ class ForwardingOps : public ops::Ops,
     return this_if<ops::RouterTapOps>(ops::router_taps_of(inner_->expert_ops()), this);
   }
   ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
+  ops::StateLimits state_limits() const override { return inner_->state_ops()->state_limits(); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
