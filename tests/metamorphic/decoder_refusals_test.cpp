@@ -75,5 +75,32 @@ TEST(DecoderRefusals, ScalesOfExpertsAreRefusedByTheirKey) {
   EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
 }
 
+// Ops with a state that take no more than some sizes.
+class WithStateLimits final : public testing::PassingOps {
+ public:
+  explicit WithStateLimits(const ops::StateLimits& limits)
+      : PassingOps(cpu::make_reference_ops()), limits_(limits) {}
+  ops::StateLimits state_limits() const override { return limits_; }
+
+ private:
+  const ops::StateLimits limits_;
+};
+
+TEST(DecoderRefusals, LongFiltersAndStatesAreRefused) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kDelta);
+  const auto mixer = std::get<model::GatedDelta>(spec.layers[0].mixer);
+  const ops::StateLimits own{.filter = mixer.conv_length, .key_dim = mixer.key_dim};
+  WithStateLimits enough(own);
+  EXPECT_TRUE(model::check_facets(spec, enough));
+  for (const ops::StateLimits& limits :
+       {ops::StateLimits{own.filter - 1, own.key_dim}, {own.filter, own.key_dim - 1}}) {
+    WithStateLimits ops(limits);
+    const auto refused = model::check_facets(spec, ops);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(refused.error().where, "layer_types");
+  }
+}
+
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -31,6 +31,7 @@
 #include "rudder/cuda/rank_exchange.h"
 #include "rudder/cuda/row_params.h"
 #include "rudder/cuda/sample_params.h"
+#include "rudder/cuda/state_ops.h"
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/stream_marks.h"
@@ -87,6 +88,7 @@ class CudaOps final : public ops::Ops,
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
+  ops::StateOps* state_ops() override { return &state_ops_; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -200,8 +202,7 @@ class CudaOps final : public ops::Ops,
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
-    if (unscaled_.is(args.out) && args.x.data != args.out.data)
-      unscaled_ = {};  // nobody has read it
+    if (unscaled_.is(args.out) && args.x.data != args.out.data) unscaled_ = {};  // nobody read it
     begin_op("linear");
     unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
                                              true, "linear")};
@@ -365,6 +366,7 @@ class CudaOps final : public ops::Ops,
   DraftOps draft_ops_{enqueue_};
   ExpertOps expert_ops_{*this,    memory_,  uploader_,
                         stream(), enqueue_, {info_.num_sms, settings_.batch_invariant}};
+  StateOps state_ops_{enqueue_, info_.num_sms};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });

@@ -100,6 +100,7 @@ class StateOps {
   virtual void recur(const RecurArgs& args) = 0;
   virtual void gate_rows(const GateRowsArgs& args) = 0;
   virtual LatentOps* latent_ops() { return nullptr; }  // null: it has no latent rows
+  virtual StateLimits state_limits() const { return {}; }
 };
 
 inline LatentOps* latent_ops_of(StateOps* states) {

@@ -54,6 +54,7 @@ class ForwardingOps : public ops::Ops,
     return this_if<ops::LatentOps>(ops::latent_ops_of(inner_->state_ops()), this);
   }
   ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
+  ops::StateLimits state_limits() const override { return inner_->state_ops()->state_limits(); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
