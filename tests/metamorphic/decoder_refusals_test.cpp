@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "rudder/cpu/reference_ops.h"
-#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/tiny_model.h"
@@ -43,22 +42,6 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
   const auto whole = cpu::make_reference_ops();
   expect_refused(mixed, *whole, "residual.numbers",
                  "mixed streams whose numbers depend on the token have no pass yet");
-}
-
-// As a GPU is today.
-class WithoutExpertScales final : public testing::PassingOps {
- public:
-  WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}
-  bool scales_experts() const override { return false; }
-};
-
-TEST(DecoderRefusals, ScalesOfExpertsAreRefusedByTheirKey) {
-  WithoutExpertScales ops;
-  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kByLayer), ops);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().where, "router.per_expert_scale");
-  EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
 }
 
 }  // namespace

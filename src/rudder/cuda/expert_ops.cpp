@@ -14,6 +14,7 @@
 #include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
+#include "rudder/cuda/tap_params.h"
 
 namespace rudder::cuda {
 namespace {
@@ -183,12 +184,13 @@ bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
          router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
 }
 
-void ExpertOps::route(const ops::RouteArgs& args) {
+RouteParams ExpertOps::route_params(const ops::RouteArgs& args) const {
   RouteParams params;
   params.correction = pointer<float>(args.correction);
   params.kind = args.kind;
   params.renormalises = args.renormalises;
   params.scale = args.scale;
+  params.expert_scales = pointer<float>(args.expert_scales);
   params.groups = args.groups;
   params.kept_groups = args.kept_groups;
   params.tokens = args.logits.shape[0];
@@ -196,9 +198,12 @@ void ExpertOps::route(const ops::RouteArgs& args) {
   params.k = static_cast<int32_t>(args.chosen.shape[1]);
   params.chosen = pointer<int32_t>(args.chosen);
   params.weights = pointer<float>(args.weights);
-  if (!reserve(params.tokens * params.k, params.experts))
-    return run_("route", {&args.chosen}, no_memory);
   params.list = list_of(params.tokens, params.k, params.experts);
+  return params;
+}
+
+void ExpertOps::run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses) {
+  params.logits = args.logits.data;
   if (multiplies_as_it_routes(args)) {
     RouteFewParams few;
     few.x = args.x.data;
@@ -206,17 +211,38 @@ void ExpertOps::route(const ops::RouteArgs& args) {
     few.in = args.router->in;
     few.logits = args.logits.data;
     few.route = params;
-    run_("route", {&args.x, &args.chosen},
-         [&](cudaStream_t stream) { return launch_route_few(few, stream); });
-  } else {
-    if (args.router != nullptr) {
-      backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
-    }
-    params.logits = args.logits.data;
-    run_("route", {&args.logits, &args.chosen},
-         [&](cudaStream_t stream) { return launch_route(params, stream); });
+    few.route.logits = nullptr;
+    return run_("route", {&args.x, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
   }
+  if (args.router != nullptr) {
+    backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+  }
+  if (!chooses) return;
+  run_("route", {&args.logits, &args.chosen},
+       [&](cudaStream_t stream) { return launch_route(params, stream); });
+}
+
+void ExpertOps::route(const ops::RouteArgs& args) {
+  if (!reserve(args.chosen.shape.numel(), args.logits.shape[1])) {
+    return run_("route", {&args.chosen}, no_memory);
+  }
+  RouteParams params = route_params(args);
+  run_router(args, params, true);
   listed_ = {args.chosen.data, params.tokens, params.experts, false};
+}
+
+// The logits are those that route() would choose by, so that tokens without programs have its bits.
+void ExpertOps::route_tapped(const ops::RouteTappedArgs& args) {
+  const ops::RouteArgs& route = args.route;
+  if (!reserve(route.chosen.shape.numel(), route.logits.shape[1])) {
+    return run_("route_tapped", {&route.chosen}, no_memory);
+  }
+  RouteParams params = route_params(route);
+  run_router(route, params, false);
+  run_("route_tapped", {&route.logits, &route.chosen},
+       [&](cudaStream_t stream) { return launch_route_tapped(params, tap_params(args), stream); });
+  listed_ = {route.chosen.data, params.tokens, params.experts, false};
 }
 
 void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {

@@ -13,12 +13,13 @@
 
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/experts/expert_list.h"
+#include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/uploader.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cuda {
 
-class ExpertOps final : public ops::ExpertOps {
+class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
  public:
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
@@ -43,7 +44,8 @@ class ExpertOps final : public ops::ExpertOps {
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
   void route(const ops::RouteArgs& args) override;
-  bool scales_experts() const override { return false; }
+  ops::RouterTapOps* router_taps() override { return this; }
+  void route_tapped(const ops::RouteTappedArgs& args) override;
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
 
@@ -69,6 +71,9 @@ class ExpertOps final : public ops::ExpertOps {
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
   bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
+  // Makes the logits, and chooses unless a launch behind it does.
+  void run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses);
+  RouteParams route_params(const ops::RouteArgs& args) const;
 
   ops::Ops& backend_;
   DeviceMemory& memory_;

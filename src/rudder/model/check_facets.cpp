@@ -2,24 +2,7 @@
 
 namespace rudder::model {
 
-namespace {
-
-Result<void> check_experts(const ModelSpec& spec, ops::Ops& ops) {
-  if (ops.expert_ops() == nullptr || ops.expert_ops()->scales_experts()) return {};
-  for (const LayerSpec& layer : spec.layers) {
-    const Experts* const experts = experts_of(layer);
-    if (experts == nullptr || !experts->router.scales_experts) continue;
-    return fail(ErrorCode::kUnsupported,
-                "the backend " + ops.name() + " has no kernel with scales of experts",
-                "router.per_expert_scale");
-  }
-  return {};
-}
-
-}  // namespace
-
 Result<void> check_facets(const ModelSpec& spec, ops::Ops& ops) {
-  RUDDER_TRY_VOID(check_experts(spec, ops));
   if (ops.state_ops() != nullptr) return {};
   for (const LayerSpec& layer : spec.layers) {
     const bool recurs = std::holds_alternative<GatedDelta>(layer.mixer) ||
