@@ -27,6 +27,7 @@ class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
   struct Settings {
     int32_t num_sms = 132;
     bool batch_invariant = false;  // products take sums in one order for any number of rows
+    ops::WeightFormat low = {};    // of U4 or I8: wide weights are rounded to it
   };
   // `backend` makes a weight of all experts' parts, and multiplies routers. All outlive it.
   ExpertOps(ops::Ops& backend, DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
@@ -38,9 +39,9 @@ class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
         run_(std::move(run)),
         settings_(settings) {}
 
-  // Wide parts, E4M3 with a scale a row, or E2M1 with a power of two for 32 inputs (MXFP4), which
-  // stay codes. kUnsupported, "quantization": weights of other formats; "experts": rows or experts
-  // that the kernels do not take.
+  // Wide parts, E4M3 with a scale a row, E2M1 with a power of two for 32 inputs (MXFP4), which
+  // stay codes, and what becomes LowBits (low_weight.h). kUnsupported, "quantization": weights of
+  // other formats; "experts": rows or experts that the kernels do not take.
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
   void route(const ops::RouteArgs& args) override;
@@ -65,8 +66,11 @@ class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
     bool is_old = false;  // an op has run behind route()
   };
 
-  // The weight of parts in MXFP4.
+  enum class Stored : uint8_t { kWide, kCodes, kLow };
+  Stored stored_as(const ops::WeightFormat& file) const;
+  // The weight of parts in MXFP4; of those that become LowBits.
   Result<ops::LinearWeight> make_codes(std::span<const ops::LinearPart> parts, int64_t experts);
+  Result<ops::LinearWeight> make_low(std::span<const ops::LinearPart> parts, int64_t experts);
   Result<void> reserve(int64_t pairs, int64_t experts);
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
