@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "rudder/cpu/reference_ops.h"
-#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/tiny_model.h"
@@ -57,22 +56,6 @@ TEST(DecoderRefusals, LatentAttentionIsRefusedByItsKey) {
             "the backend cpu-reference has no kernels of latent attention");
   EXPECT_TRUE(
       model::check_facets(testing::tiny_spec(TinyArch::kLatent), *cpu::make_reference_ops()));
-}
-
-// As a GPU is today.
-class WithoutExpertScales final : public testing::PassingOps {
- public:
-  WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}
-  bool scales_experts() const override { return false; }
-};
-
-TEST(DecoderRefusals, ScalesOfExpertsAreRefusedByTheirKey) {
-  WithoutExpertScales ops;
-  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kByLayer), ops);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().where, "router.per_expert_scale");
-  EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
 }
 
 // Ops with a state that take no more than some sizes.

@@ -364,8 +364,9 @@ class CudaOps final : public ops::Ops,
     launch(op, views, [&] { return launcher(stream()); });
   };
   DraftOps draft_ops_{enqueue_};
-  ExpertOps expert_ops_{*this,    memory_,  uploader_,
-                        stream(), enqueue_, {info_.num_sms, settings_.batch_invariant}};
+  ExpertOps expert_ops_{
+      *this,    memory_,  uploader_,
+      stream(), enqueue_, {info_.num_sms, settings_.batch_invariant, settings_.low_format}};
   StateOps state_ops_{enqueue_, info_.num_sms};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {

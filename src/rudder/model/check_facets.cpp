@@ -8,18 +8,6 @@ namespace rudder::model {
 
 namespace {
 
-Result<void> check_experts(const ModelSpec& spec, ops::Ops& ops) {
-  if (ops.expert_ops() == nullptr || ops.expert_ops()->scales_experts()) return {};
-  for (const LayerSpec& layer : spec.layers) {
-    const Experts* const experts = experts_of(layer);
-    if (experts == nullptr || !experts->router.scales_experts) continue;
-    return fail(ErrorCode::kUnsupported,
-                "the backend " + ops.name() + " has no kernel with scales of experts",
-                "router.per_expert_scale");
-  }
-  return {};
-}
-
 // What a layer asks of the ops with a state; nothing where it keeps none.
 ops::StateLimits asked_by(const LayerSpec& layer) {
   ops::StateLimits asked{.filter = 0, .key_dim = 0};
@@ -65,7 +53,6 @@ Result<void> check_latents(const ModelSpec& spec, ops::Ops& ops) {
 }  // namespace
 
 Result<void> check_facets(const ModelSpec& spec, ops::Ops& ops) {
-  RUDDER_TRY_VOID(check_experts(spec, ops));
   RUDDER_TRY_VOID(check_latents(spec, ops));
   for (const LayerSpec& layer : spec.layers) RUDDER_TRY_VOID(check_states(layer, ops));
   return {};

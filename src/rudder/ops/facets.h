@@ -122,7 +122,6 @@ class ExpertOps {
   // `out` of the weight are those of one expert.
   virtual Result<LinearWeight> make_experts(std::span<const LinearPart> parts, int64_t experts) = 0;
   virtual void route(const RouteArgs& args) = 0;
-  virtual bool scales_experts() const { return true; }  // whether it knows RouteArgs.expert_scales
   virtual void expert_linear(const ExpertLinearArgs& args) = 0;
   virtual void combine_experts(const CombineExpertsArgs& args) = 0;
   virtual RouterTapOps* router_taps() { return nullptr; }  // null: it taps no routers

@@ -59,7 +59,6 @@ class ForwardingOps : public ops::Ops,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
   }
-  bool scales_experts() const override { return inner_->expert_ops()->scales_experts(); }
   ops::AdapterOps* adapter_ops() override {
     return this_if<ops::AdapterOps>(inner_->adapter_ops(), this);
   }
