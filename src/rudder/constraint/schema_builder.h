@@ -12,10 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rudder/base/decimal.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/json_text.h"
-#include "rudder/constraint/number_range.h"
 #include "rudder/constraint/rule_set.h"
 #include "rudder/constraint/schema_document.h"
 #include "rudder/constraint/schema_values.h"
@@ -85,11 +83,6 @@ class SchemaBuilder {
   // `type`: "number", or one of its parts.
   Result<Node> build_number(std::string_view type, const boost::json::object& schema,
                             const boost::json::array& refused, const std::string& path);
-  Node integers_other_than(std::optional<Decimal> low, const std::optional<Decimal>& high,
-                           const boost::json::array& refused);
-  Node numbers_other_than(std::optional<NumberBound> min, const std::optional<NumberBound>& max,
-                          const NumberForm& form, const boost::json::array& refused,
-                          const std::string& path);
 
   // Objects and arrays.
   struct Property {

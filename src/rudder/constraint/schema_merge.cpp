@@ -361,8 +361,8 @@ bool listed_values(const json::object& schema, json::array* out) {
 }
 
 int64_t json_bytes(const json::value& value) {
-  constexpr int64_t kValue = 80;   // with its key, and its share of what it is in
-  constexpr int64_t kObject = 96;  // that has fields, with room for more of them
+  constexpr int64_t kValue = 96;    // with its key, and its share of what it is in
+  constexpr int64_t kObject = 112;  // that has fields, with room for more of them
   int64_t bytes = kValue;
   if (const json::string* text = value.if_string()) return bytes + std::ssize(*text);
   if (const json::array* list = value.if_array()) {
