@@ -283,6 +283,8 @@ TEST(HistoryOfDialects, EachApiTakesBackWhatItSent) {
       return parse_json(answer.body, "answer").value_or(json::value());
     };
     for (; cut <= text.size() + kCutStride && !::testing::Test::HasFailure(); cut += kCutStride) {
+      // An engine sends whole characters.
+      if (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) continue;
       const json::value chat = post(kChatPath, chat_turn(""));
       post(kChatPath, chat_turn(to_json_text(chat.at("choices").at(0).at("message"))));
       const json::value response = post("/v1/responses", response_turn({}));
