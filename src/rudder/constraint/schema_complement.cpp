@@ -101,7 +101,8 @@ json::value Complementer::copy_of(const json::value& value) {
 }
 
 void Complementer::add_way(json::object way) {
-  constexpr int64_t kWay = 400;  // an object of two fields, with what they are called
+  // An object of two fields, with what they are called, and what the lists around it keep free.
+  constexpr int64_t kWay = 560;
   if (spend(kWay)) out_.ways.emplace_back(std::move(way));
 }
 
