@@ -87,12 +87,10 @@ class Model {
       attention.v_scale = upload(scales->v[i]);
     }
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const model::KvGeometry a = model::kv_geometry(spec_.layers[i]);
-      auto kv = ops::make_kv_layer(device_.ops(), kNumSeqs * max_blocks_,
-                                   {.block_size = kBlockSize,
-                                    .num_kv_heads = a.num_kv_heads,
-                                    .head_dim = a.head_dim,
-                                    .parts = a.parts});
+      const auto [heads, dim, window, parts] = model::kv_geometry(spec_.layers[i]);
+      auto kv = ops::make_kv_layer(
+          device_.ops(), kNumSeqs * max_blocks_,
+          {.block_size = kBlockSize, .num_kv_heads = heads, .head_dim = dim, .parts = parts});
       check(kv);
       kv_.push_back(*kv);
       kv_[i] = kv_[model::kv_layer_of(spec_, i)];

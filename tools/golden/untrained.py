@@ -26,7 +26,8 @@ def make(case, out):
     folder = out / case.name
     folder.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.for_model(case.family, **json.loads(json.dumps(case.config)))
-    model = loader_of(case.family).from_config(config, dtype=torch.float32)
+    loader = loader_of(case.family)
+    model = loader.from_config(config, dtype=torch.float32) if hasattr(loader, "from_config") else loader(config).float()
     initialise(model, case, SEED)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -53,7 +53,7 @@ class OpsLatent : public OpsConformance {
                 .neighbours = one.neighbours,
                 .q = random({kTokens, one.shape.num_heads * one.shape.query_dim()}),
                 .latent = random({kTokens, one.shape.row()}),
-                .scale = 0.3f};
+                .scale = 1 / std::sqrt(static_cast<float>(one.shape.query_dim() * one.shape.rank))};
     if (one.turns) {
       std::vector<float> table;
       for (int64_t t = 0; t < kTokens; ++t) {

@@ -270,12 +270,12 @@ TEST_P(OpsConformance, ConnectStreamsAsPublished) {
       return distance(reference_connect(golden.rule, to_reference(map), begun, branch, fault),
                       golden.written);
     };
-    EXPECT_LE(made(StreamFault::kNone), 1.5e-7);
+    EXPECT_LE(made(StreamFault::kNone), 4e-7);  // they are of f32
     if (golden.rule.iterations == 0) continue;
     for (const StreamFault fault :
          {StreamFault::kUnturned, StreamFault::kOtherOrder, StreamFault::kExponentials,
           StreamFault::kNoEps, StreamFault::kEndsOnRows}) {
-      EXPECT_GT(made(fault), 5e-7) << static_cast<int>(fault);
+      EXPECT_GT(made(fault), 8e-7) << static_cast<int>(fault);
     }
   }
 }

@@ -13,7 +13,7 @@ namespace rudder::model {
 namespace {
 
 // The published config of DeepSeek-V2-Lite, but for three of its layers.
-constexpr std::string_view kV2Lite = R"({"architectures": ["DeepseekV2ForCausalLM"],
+constexpr std::string_view kPublishedLite = R"({"architectures": ["DeepseekV2ForCausalLM"],
   "model_type": "deepseek_v2", "attention_bias": false, "aux_loss_alpha": 0.001, "ep_size": 1,
   "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048,
   "intermediate_size": 10944, "kv_lora_rank": 512, "max_position_embeddings": 163840,
@@ -27,7 +27,8 @@ constexpr std::string_view kV2Lite = R"({"architectures": ["DeepseekV2ForCausalL
   "topk_group": 1, "topk_method": "greedy", "torch_dtype": "bfloat16", "v_head_dim": 128,
   "vocab_size": 102400})";
 
-Result<ModelSpec> read(std::string text, std::string_view from = "", std::string_view to = "") {
+Result<ModelSpec> read_latent_config(std::string text, std::string_view from = "",
+                                     std::string_view to = "") {
   if (!from.empty()) {
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
@@ -36,10 +37,10 @@ Result<ModelSpec> read(std::string text, std::string_view from = "", std::string
   return read_config(weights::HfConfig::parse(text, "config.json").value());
 }
 Result<ModelSpec> v2_lite(std::string_view from = "", std::string_view to = "") {
-  return read(std::string(kV2Lite), from, to);
+  return read_latent_config(std::string(kPublishedLite), from, to);
 }
 
-TEST(LatentArchs, DeepSeekV2LiteIsRead) {
+TEST(LatentArchs, DeepSeekPublishedLiteIsRead) {
   const ModelSpec spec = v2_lite().value();
   const LatentAttention& latent = *latent_of(spec.layers[0]);
   EXPECT_EQ(latent.shape.row(), 576);
@@ -72,7 +73,7 @@ TEST(LatentArchs, QueriesMayHaveARowOfTheirOwn) {
 }
 
 TEST(LatentArchs, DeepSeekV3RoutesBySigmoidsInGroups) {
-  const ModelSpec spec = read(R"({"architectures": ["DeepseekV3ForCausalLM"],
+  const ModelSpec spec = read_latent_config(R"({"architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3", "num_hidden_layers": 5, "scoring_func": "sigmoid",
     "topk_method": "noaux_tc", "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0,
     "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}})")
@@ -91,7 +92,7 @@ TEST(LatentArchs, DeepSeekV3RoutesBySigmoidsInGroups) {
 }
 
 TEST(LatentArchs, MistralSmall4GrowsItsQueries) {
-  const ModelSpec spec = read(R"({"architectures": ["Mistral4ForCausalLM"],
+  const ModelSpec spec = read_latent_config(R"({"architectures": ["Mistral4ForCausalLM"],
     "model_type": "mistral4", "num_hidden_layers": 2})")
                              .value();
   EXPECT_EQ(latent_of(spec.layers[0])->shape.row(), 320);
@@ -115,13 +116,13 @@ TEST(LatentArchs, WhatIsNotServedIsRefusedByItsKey) {
   expect_refused(R"("kv_lora_rank": 512)", R"("kv_lora_rank": 0)", "kv_lora_rank");
   expect_refused(R"("kv_lora_rank": 512)", R"("kv_lora_rank": 1000000)", "num_attention_heads");
   expect_refused(R"("topk_method": "greedy")", R"("topk_method": "noaux_tc")", "topk_method");
-  std::string grouped(kV2Lite);
+  std::string grouped(kPublishedLite);
   grouped.replace(grouped.find(R"("n_group": 1)"), 12, R"("n_group": 8)");
-  EXPECT_TRUE(read(grouped)) << "greedy knows no groups";
-  const auto limited = read(grouped, R"("greedy")", R"("group_limited_greedy")");
+  EXPECT_TRUE(read_latent_config(grouped)) << "greedy knows no groups";
+  const auto limited = read_latent_config(grouped, R"("greedy")", R"("group_limited_greedy")");
   ASSERT_FALSE(limited);
   EXPECT_TRUE(limited.error().where.ends_with("topk_method")) << limited.error().to_string();
-  const auto v4 = read(R"({"architectures": ["DeepseekV4ForCausalLM"]})");
+  const auto v4 = read_latent_config(R"({"architectures": ["DeepseekV4ForCausalLM"]})");
   ASSERT_FALSE(v4);
   EXPECT_TRUE(v4.error().where.ends_with("architectures"));
 }
