@@ -37,7 +37,7 @@ struct MixerShape {
   int64_t values() const { return int64_t{value_heads} * value_dim; }
   int64_t window_bytes() const { return int64_t{length - 1} * channels * 4; }
   int64_t matrix_bytes() const { return values() * key_dim * 4; }
-  int64_t state_bytes() const {
+  int64_t bytes() const {
     return (2 * ops::kStateLine + window_bytes() + matrix_bytes() + 127) / 128 * 128;
   }
   int64_t matrix_begin() const {
@@ -93,7 +93,7 @@ class Mixers {
   Mixers(const MixerShape& shape, int64_t most_seqs, int64_t most_tokens, int32_t kept_rows)
       : shape_(shape),
         kept_rows_(kept_rows),
-        pool_(most_seqs * shape.layers * shape.state_bytes()),
+        pool_(most_seqs * shape.layers * shape.bytes()),
         kept_(kept_rows == 0 ? 1 : most_seqs * kept_rows * shape.layers * shape.kept_floats()),
         rows_(most_tokens * shape.row_width()),
         mixed_(most_tokens * shape.channels),
@@ -124,8 +124,8 @@ class Mixers {
  private:
   StateParams state_of(const Batch& batch, int layer, int64_t begin, int64_t kept_begin) const {
     StateParams p = batch.params();
-    p.pool_stride = shape_.layers * shape_.state_bytes();
-    p.pool = pool_.data() + layer * shape_.state_bytes() + begin;
+    p.pool_stride = shape_.layers * shape_.bytes();
+    p.pool = pool_.data() + layer * shape_.bytes() + begin;
     if (kept_rows_ == 0) return p;
     p.kept_rows = kept_rows_;
     p.row_stride = shape_.kept_floats();

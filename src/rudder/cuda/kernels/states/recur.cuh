@@ -194,20 +194,18 @@ class RecurBlock {
   __device__ void read(const T* q, const T* k, const T* v, const T* a, const T* b, Raw& raw) const {
 #pragma unroll
     for (int r = 0; r < Shape::kRaw; ++r) {
-      const int key = lane_ + 32 * r;
-      const bool is_there = key < p_.key_dim;
-      raw.q[r] = is_there ? number(q[key_head_ * p_.key_dim + key]) : 0.0f;
-      raw.k[r] = is_there ? number(k[key_head_ * p_.key_dim + key]) : 0.0f;
-      if constexpr (Shape::kByChannel) {
-        raw.a[r] = is_there ? number(a[head_ * p_.key_dim + key]) : 0.0f;
-      }
+      const int key = min(lane_ + 32 * r, p_.key_dim - 1);
+      raw.q[r] = number(q[key_head_ * p_.key_dim + key]);
+      raw.k[r] = number(k[key_head_ * p_.key_dim + key]);
+      if constexpr (Shape::kByChannel) raw.a[r] = number(a[head_ * p_.key_dim + key]);
+      if (lane_ + 32 * r > key) raw.q[r] = raw.k[r] = 0.0f;
     }
     if constexpr (!Shape::kByChannel) raw.a[0] = number(a[head_]);
     raw.b = b == nullptr ? 0.0f : number(b[head_]);
 #pragma unroll
     for (int j = 0; j < Shape::kColumns; ++j) {
-      const int column = block_column_ + lane_ + 32 * j;
-      raw.v[j] = column < p_.value_dim ? number(v[head_ * p_.value_dim + column]) : 0.0f;
+      const int column = min(block_column_ + lane_ + 32 * j, p_.value_dim - 1);
+      raw.v[j] = number(v[head_ * p_.value_dim + column]);
     }
   }
 
@@ -252,9 +250,8 @@ class RecurBlock {
         const int key = lane_ + 32 * r;
         shared_.k[i][key] = of.k[r];
         if constexpr (Shape::kByChannel) {
-          const bool is_there = key < p_.key_dim;
-          const float bias = is_there ? p_.step_bias[head_ * p_.key_dim + key] : 0.0f;
-          step = step_of(of.a[r], bias);
+          const int there = min(key, p_.key_dim - 1);
+          step = step_of(of.a[r], p_.step_bias[head_ * p_.key_dim + there]);
           const float decay = decay_of(step);
           shared_.decays[i][key] = decay;
           shared_.decayed_k[i][key] = __fmul_rn(of.k[r], decay);
