@@ -14,6 +14,7 @@
 #include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
+#include "rudder/cuda/low_weight.h"
 #include "rudder/cuda/tap_params.h"
 
 namespace rudder::cuda {

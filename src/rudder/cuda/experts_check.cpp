@@ -303,18 +303,18 @@ bool check_experts(cudaStream_t stream) {
   int cases = 0;
   for (const bool is_fp8 : {false, true}) {
     for (const bool is_gated : {false, true}) {
-      for (const auto [tokens, few] : std::vector<std::pair<int64_t, bool>>{{1, false},
-                                                                            {3, false},
-                                                                            {8, false},
-                                                                            {9, false},
-                                                                            {33, false},
-                                                                            {64, false},
-                                                                            {130, false},
-                                                                            {513, false},
-                                                                            {1, true},
-                                                                            {5, true},
-                                                                            {33, true},
-                                                                            {130, true}}) {
+      for (const auto& [tokens, few] : std::vector<std::pair<int64_t, bool>>{{1, false},
+                                                                             {3, false},
+                                                                             {8, false},
+                                                                             {9, false},
+                                                                             {33, false},
+                                                                             {64, false},
+                                                                             {130, false},
+                                                                             {513, false},
+                                                                             {1, true},
+                                                                             {5, true},
+                                                                             {33, true},
+                                                                             {130, true}}) {
         const int64_t unit = is_fp8 ? 16 : 8;
         const std::vector<ProductCase> all = {
             {16, 4, 17 * unit, 96, tokens, is_fp8, is_gated, !is_gated, false, 4},

@@ -23,8 +23,8 @@ using weights::TensorInfo;
 constexpr size_t kRingBytes = size_t{64} << 20;
 constexpr size_t kTensorAlignment = 4096;  // of a tensor's offset in the ring
 constexpr int64_t kTaskValues = int64_t{1} << 18;
-constexpr uint64_t kMxfp4Inputs = 32;  // that share a scale
-constexpr uint8_t kMxfp4Scale = 120;   // 2^-7: numbers are spread about as those in bf16
+constexpr uint64_t kStackInputs = 32;  // that share a scale
+constexpr uint8_t kStackScale = 120;   // 2^-7: numbers are spread about as those in bf16
 
 // A range of addresses behind which the same memory lies again and again.
 class Ring {
@@ -77,7 +77,7 @@ bool is_stack(const weights::TensorDecl& decl) {
                                   decl.name.ends_with(".experts.down_proj"));
 }
 int64_t scales_of(const weights::TensorShape& shape) {
-  return static_cast<int64_t>(shape.dims[0] * shape.dims[1] / kMxfp4Inputs * shape.dims[2]);
+  return static_cast<int64_t>(shape.dims[0] * shape.dims[1] / kStackInputs * shape.dims[2]);
 }
 
 class DummyCheckpoint final : public Checkpoint {
@@ -135,10 +135,10 @@ class DummyCheckpoint final : public Checkpoint {
   }
   void add_codes(const weights::TensorDecl& decl, void* data) {
     const auto experts = static_cast<int64_t>(decl.shape.dims[0]);
-    const auto groups = static_cast<int64_t>(decl.shape.dims[1] / kMxfp4Inputs);
+    const auto groups = static_cast<int64_t>(decl.shape.dims[1] / kStackInputs);
     const auto rows = static_cast<int64_t>(decl.shape.dims[2]);
     add(decl.name + "_blocks",
-        {data, DType::kU8, {experts, rows, groups, int64_t{kMxfp4Inputs / 2}}});
+        {data, DType::kU8, {experts, rows, groups, int64_t{kStackInputs / 2}}});
     add(decl.name + "_scales", {scales_.data(), DType::kU8, {experts, rows, groups}});
   }
 
@@ -199,7 +199,7 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   }
   return std::make_shared<DummyCheckpoint>(
       name, model_texts(config_text, spec.vocab), std::move(ring), std::move(vectors),
-      std::vector<uint8_t>(static_cast<size_t>(most_scales), kMxfp4Scale), list);
+      std::vector<uint8_t>(static_cast<size_t>(most_scales), kStackScale), list);
 }
 
 }  // namespace rudder::model
