@@ -221,9 +221,8 @@ Answers read_answers(const std::string& name) {
 
 namespace {
 bool has_experts(const model::ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
-    return model::experts_of(layer) != nullptr;
-  });
+  return std::ranges::any_of(spec.layers,
+                             [](const auto& layer) { return model::experts_of(layer) != nullptr; });
 }
 
 // Layers that the backend has no kernels of; in fp8, gates of states and MLPs of odd widths.
@@ -234,10 +233,9 @@ bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   if (!model::check_facets(spec, ops) || (is_fp8 && model::keeps_states(spec))) return true;
   return is_fp8 && std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
            const model::Experts* const experts = model::experts_of(layer);
+           if (experts != nullptr) return (experts->width | experts->shared_width) % 16 != 0;
            const auto* const dense = std::get_if<model::GatedMlp>(&layer.mlp);
-           return (experts != nullptr &&
-                   (experts->width % 16 != 0 || experts->shared_width % 16 != 0)) ||
-                  (dense != nullptr && dense->width % 16 != 0);
+           return dense != nullptr && dense->width % 16 != 0;
          });
 }
 

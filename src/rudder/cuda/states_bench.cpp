@@ -161,10 +161,10 @@ class Mixers {
     p.q_begin = is_sum ? values + keys : 0;
     p.k_begin = is_sum ? values : keys;
     p.v_begin = is_sum ? 0 : 2 * keys;
-    p.gates = rows_.data() + shape_.channels + values;
-    p.gates_stride = shape_.row_width();
-    p.a_begin = is_sum ? 0 : shape_.value_heads;
-    p.b_begin = is_sum ? -1 : 0;
+    p.gates.rows = rows_.data() + shape_.channels + values;
+    p.gates.stride = shape_.row_width();
+    p.gates.a_begin = is_sum ? 0 : shape_.value_heads;
+    p.gates.b_begin = is_sum ? -1 : 0;
     p.key_heads = shape_.key_heads;
     p.value_heads = shape_.value_heads;
     p.key_dim = shape_.key_dim;
@@ -184,8 +184,8 @@ class Mixers {
                         {{qkv + p.q_begin, p.qkv_stride, keys},
                          {qkv + p.k_begin, p.qkv_stride, keys},
                          {qkv + p.v_begin, p.qkv_stride, values},
-                         {gates + p.a_begin, p.gates_stride, p.value_heads}}};
-    if (!is_sum) keep.runs[4] = {gates, p.gates_stride, p.value_heads};
+                         {gates + p.gates.a_begin, p.gates.stride, p.value_heads}}};
+    if (!is_sum) keep.runs[4] = {gates, p.gates.stride, p.value_heads};
     must(launch_keep_rows(keep, stream), "keep rows");
   }
 

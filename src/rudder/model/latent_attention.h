@@ -22,7 +22,7 @@ struct Operand;
 
 struct LatentAttention {
   int32_t hidden = 0;  // of a row that it reads
-  ops::LatentShape shape;
+  ops::LatentShape shape = {};
   int32_t query_rank = 0;    // of the row that queries are made of; 0: they are made of the input
   float scale = 1;           // of q . k
   bool neighbours = true;    // pairs that turn are neighbours, else they pair halves

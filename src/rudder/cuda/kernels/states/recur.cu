@@ -27,7 +27,7 @@ cudaError_t launch_recur(const RecurParams& p, int32_t num_sms, cudaStream_t str
   if (p.state.seqs == 0 || p.state.tokens == 0) return cudaSuccess;
   if (p.key_dim > kMostKeyDim) return cudaErrorInvalidValue;
   const int32_t columns = p.columns > 0 ? p.columns : columns_of(p, num_sms);
-  if (p.a_by_channel) return launch_recur_by_channel(p, columns, stream);
+  if (p.gates.a_by_channel) return launch_recur_by_channel(p, columns, stream);
   if (p.rule == ops::RecurRule::kDelta) return launch_recur_of<true, false>(p, columns, stream);
   return launch_recur_of<false, false>(p, columns, stream);
 }

@@ -168,16 +168,17 @@ class RecurBlock {
       if (live) {
         const int64_t token = int64_t{part.begin} + t;
         const auto* const qkv = static_cast<const Bf16*>(p_.qkv) + token * p_.qkv_stride;
-        const auto* const gates = static_cast<const Bf16*>(p_.gates) + token * p_.gates_stride;
-        read(qkv + p_.q_begin, qkv + p_.k_begin, qkv + p_.v_begin, gates + p_.a_begin,
-             p_.b_begin < 0 ? nullptr : gates + p_.b_begin, raw[n]);
+        const auto* const gates = static_cast<const Bf16*>(p_.gates.rows) + token * p_.gates.stride;
+        read(qkv + p_.q_begin, qkv + p_.k_begin, qkv + p_.v_begin, gates + p_.gates.a_begin,
+             p_.gates.b_begin < 0 ? nullptr : gates + p_.gates.b_begin, raw[n]);
       } else {
         const float* const q = part.kept + t * p_.state.row_stride;
         const float* const k = q + p_.key_heads * p_.key_dim;
         const float* const v = k + p_.key_heads * p_.key_dim;
         const float* const a = v + p_.value_heads * p_.value_dim;
         read(q, k, v, a,
-             p_.b_begin < 0 ? nullptr : a + p_.value_heads * (Shape::kByChannel ? p_.key_dim : 1),
+             p_.gates.b_begin < 0 ? nullptr
+                                  : a + p_.value_heads * (Shape::kByChannel ? p_.key_dim : 1),
              raw[n]);
       }
     }
@@ -263,7 +264,7 @@ class RecurBlock {
       for (int j = 0; j < Shape::kColumns; ++j) shared_.v[i][lane_ + 32 * j] = of.v[j];
       if (lane_ != 0) continue;
       if constexpr (!Shape::kByChannel) shared_.decay[i] = decay_of(step);
-      shared_.beta[i] = p_.b_begin < 0 ? step : sigmoid(of.b);
+      shared_.beta[i] = p_.gates.b_begin < 0 ? step : sigmoid(of.b);
       shared_.qk[i] = qk;
     }
   }

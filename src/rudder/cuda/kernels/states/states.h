@@ -46,6 +46,14 @@ struct ConvolveParams {
 // what the filter reads of them lies in x.
 cudaError_t launch_convolve(const ConvolveParams& params, cudaStream_t stream);
 
+// What the decay (a) and the step (b) of a token are made of.
+struct RecurGates {
+  const void* rows = nullptr;  // bf16; those of all heads begin at these columns
+  int64_t stride = 0;
+  int32_t a_begin = 0;
+  int32_t b_begin = -1;  // -1: there is no b
+  bool a_by_channel = false;
+};
 inline constexpr int32_t kMostKeyDim = 256;
 struct RecurParams {
   StateParams state;
@@ -54,15 +62,11 @@ struct RecurParams {
   int32_t q_begin = 0;
   int32_t k_begin = 0;
   int32_t v_begin = 0;
-  const void* gates = nullptr;  // bf16
-  int64_t gates_stride = 0;
-  int32_t a_begin = 0;
-  int32_t b_begin = -1;  // -1: there is no b
+  RecurGates gates;
   int32_t key_heads = 1;
   int32_t value_heads = 1;
   int32_t key_dim = 1;  // up to kMostKeyDim
   int32_t value_dim = 1;
-  bool a_by_channel = false;
   ops::RecurRule rule = ops::RecurRule::kDelta;
   float step_low = 0;
   float step_high = 0;
