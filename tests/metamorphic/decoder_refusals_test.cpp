@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/tiny_model.h"
