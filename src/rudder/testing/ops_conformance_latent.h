@@ -101,6 +101,7 @@ class OpsLatent : public OpsConformance {
       std::vector<int32_t> positions(static_cast<size_t>(count));
       std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
       std::vector<int32_t> slots;
+      slots.reserve(positions.size());
       for (const int32_t p : positions) {
         slots.push_back(blocks[static_cast<size_t>(p / kv.block_size)] * kv.block_size +
                         p % kv.block_size);

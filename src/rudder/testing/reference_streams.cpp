@@ -1,5 +1,6 @@
 #include "rudder/testing/reference_streams.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace rudder::testing {
@@ -30,8 +31,8 @@ std::vector<double> mix_of(const ops::StreamRule& rule, const std::vector<double
                            StreamFault fault) {
   const auto n = static_cast<size_t>(rule.streams);
   const double eps = double{rule.eps};
-  std::vector<double> c;
-  for (const double logit : logits) c.push_back(std::exp(logit));
+  std::vector<double> c(logits.size());
+  std::ranges::transform(logits, c.begin(), [](double logit) { return std::exp(logit); });
   if (fault != StreamFault::kExponentials) {
     divide(c, n, true, 0);
     for (double& value : c) value += eps;
