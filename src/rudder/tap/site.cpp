@@ -199,6 +199,8 @@ RowParts Geometry::parts(Point point) const {
   const auto layer = static_cast<size_t>(point.layer);
   if (point.site == Site::kAttnZ) return heads[layer];
   if (is_residual(point.site)) return {residual.streams, hidden};
+  const bool routes = point.site == Site::kRouterLogits || point.site == Site::kRoutedExperts;
+  if (routes && !has_experts(point.layer)) return {1, 0};
   if (point.site == Site::kRouterLogits) return {1, routing[layer].experts};
   if (point.site == Site::kRoutedExperts) return {1, routing[layer].chosen};
   return {1, point.site == Site::kMlpAct ? mlp_width[layer] : hidden};
