@@ -60,7 +60,7 @@ void list_by_channel(const GatedDelta& mixer, int64_t hidden, const Heads& heads
   const Extent keys = elements_of(heads.keys, mixer.key_dim);
   const Extent values = elements_of(heads.values, mixer.value_dim);
   const Extent decays = elements_of(heads.values, mixer.key_dim);
-  out.add_linear(names.in, {keys, keys, values}, hidden, false, target_in(weights, &Weights::in));
+  out.add_linear(names.qkv, {keys, keys, values}, hidden, false, target_in(weights, &Weights::in));
   out.add_linear({names.decay[0]}, {mixer.gate_rank}, hidden, false,
                  target_in(weights, &Weights::decay_down));
   out.add_linear({names.decay[1]}, {decays}, mixer.gate_rank, false,
@@ -92,7 +92,8 @@ void list_tensors(const GatedDelta& mixer, int64_t hidden, const GatedDelta::Nam
         hidden, target_in(weights, &Weights::in));
   }
   if (mixer.by_channel()) {
-    out.add_linear(names.gates, {heads.values}, hidden, false, target_in(weights, &Weights::gates));
+    out.add_linear({names.step}, {heads.values}, hidden, false,
+                   target_in(weights, &Weights::gates));
   } else if (names.gates.size() == 1) {
     out.add_parts(parts_by_head(names.gates[0], heads.keys, {each, each}), hidden,
                   target_in(weights, &Weights::gates));

@@ -46,8 +46,12 @@ struct GatedDelta {
     std::vector<std::string_view> in = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z"};
     std::vector<std::string_view> gates = {"linear_attn.in_proj_b", "linear_attn.in_proj_a"};
     std::vector<std::string_view> conv = {"linear_attn.conv1d.weight"};  // of all, or q, k and v
-    std::vector<std::string_view> decay = {};  // by_channel(): from the input, to the channels
-    std::vector<std::string_view> gate = {};   // likewise
+    // by_channel(): q, k and v; what steps are made of; decays, then gates, in two products each.
+    std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj",
+                                         "self_attn.v_proj"};
+    std::string_view step = "self_attn.b_proj";
+    std::array<std::string_view, 2> decay = {"self_attn.f_a_proj", "self_attn.f_b_proj"};
+    std::array<std::string_view, 2> gate = {"self_attn.g_a_proj", "self_attn.g_b_proj"};
     std::string_view a_log = "linear_attn.A_log";
     std::string_view step_bias = "linear_attn.dt_bias";
     std::string_view norm = "linear_attn.norm";

@@ -56,6 +56,7 @@ constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
 constexpr std::string_view kDeepSeekV2 = "DeepseekV2ForCausalLM";
 constexpr std::string_view kDeepSeekV3 = "DeepseekV3ForCausalLM";
 constexpr std::string_view kGlm4MoeLite = "Glm4MoeLiteForCausalLM";
+constexpr std::string_view kKimiLinear = "KimiLinearForCausalLM";
 constexpr std::string_view kHybridNext = "Qwen3NextForCausalLM";
 constexpr std::string_view kHybrid = "Qwen3_5ForCausalLM";
 constexpr std::string_view kHybridMoe = "Qwen3_5MoeForCausalLM";
@@ -134,6 +135,13 @@ constexpr std::string_view kGlmFlash =
     "qk_rope_head_dim": 64, "v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4,
     "moe_intermediate_size": 1536, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
     "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.8)";
+constexpr std::string_view kKimiExperts =
+    R"("hidden_act": "silu", "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "num_experts": 256, "num_experts_per_token": 8,
+    "moe_intermediate_size": 1024, "num_shared_experts": 1, "first_k_dense_replace": 1,
+    "num_expert_group": 1, "topk_group": 1, "moe_renormalize": true,
+    "routed_scaling_factor": 2.446, "linear_head_dim": 128, "linear_num_heads": 32,
+    "linear_conv_kernel_dim": 4)";
 constexpr std::string_view kV2Lite =
     R"("hidden_act": "silu", "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64, "num_experts_per_tok": 6,
@@ -285,6 +293,7 @@ constexpr ModelShape kShapes[] = {
     {"glm-4.7-flash", kGlm4MoeLite, 2048, 10240, 47, 20, 20, 64, 154880, 202752, 1e6, 1e-5, false, kGlmFlash},
     {"deepseek-v2-lite", kDeepSeekV2, 2048, 10944, 27, 16, 16, 64, 102400, 163840, 1e4, 1e-6, false, kV2Lite},
     {"deepseek-v3", kDeepSeekV3, 7168, 18432, 61, 128, 128, 64, 129280, 163840, 1e4, 1e-6, false, kV3Experts},
+    {"kimi-linear-48b-a3b", kKimiLinear, 2304, 9216, 27, 32, 32, 64, 163840, 1048576, 1e4, 1e-5, false, kKimiExperts},
     {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
     {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
     {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},

@@ -158,12 +158,8 @@ Result<ModelSpec> read_kimi_linear(const HfConfig& config) {
 
 WeightNames kimi_linear_names() {
   WeightNames names;
-  names.of<GatedDelta>() = {.in = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                            .gates = {"self_attn.b_proj"},
-                            .conv = {"self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight",
+  names.of<GatedDelta>() = {.conv = {"self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight",
                                      "self_attn.v_conv1d.weight"},
-                            .decay = {"self_attn.f_a_proj", "self_attn.f_b_proj"},
-                            .gate = {"self_attn.g_a_proj", "self_attn.g_b_proj"},
                             .a_log = "self_attn.A_log",
                             .step_bias = "self_attn.dt_bias",
                             .norm = "self_attn.o_norm",

@@ -65,6 +65,59 @@ TEST(LatentArchs, DeepSeekPublishedLiteIsRead) {
   EXPECT_TRUE(runs_trees(spec));
 }
 
+// The published config of Kimi-Linear-48B-A3B-Instruct, but for five of its layers.
+constexpr std::string_view kPublishedKimi = R"({"architectures": ["KimiLinearForCausalLM"],
+  "bos_token_id": 163584, "dtype": "bfloat16", "eos_token_id": 163586, "first_k_dense_replace": 1,
+  "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304, "initializer_range": 0.02,
+  "intermediate_size": 9216, "kv_lora_rank": 512, "linear_attn_config": {
+    "full_attn_layers": [4, 5], "head_dim": 128, "kda_layers": [1, 2, 3], "num_heads": 32,
+    "short_conv_kernel_size": 4}, "mla_use_nope": true, "model_max_length": 1048576,
+  "model_type": "kimi_linear", "moe_intermediate_size": 1024, "moe_layer_freq": 1,
+  "moe_renormalize": true, "moe_router_activation_func": "sigmoid", "num_attention_heads": 32,
+  "num_expert_group": 1, "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 5,
+  "num_key_value_heads": 32, "num_nextn_predict_layers": 0, "num_shared_experts": 1,
+  "pad_token_id": 163839, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+  "routed_scaling_factor": 2.446, "tie_word_embeddings": false, "topk_group": 1,
+  "use_cache": true, "use_grouped_topk": true, "v_head_dim": 128, "vocab_size": 163840})";
+
+Result<ModelSpec> kimi(std::string_view from = "", std::string_view to = "") {
+  return read_latent_config(std::string(kPublishedKimi), from, to);
+}
+
+TEST(LatentArchs, KimiPublishedIsRead) {
+  const ModelSpec spec = kimi().value();
+  EXPECT_TRUE(spec.ropes.empty());
+  EXPECT_EQ(spec.longest_positions, 1048576);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& delta = std::get<GatedDelta>(spec.layers[i].mixer);
+    EXPECT_EQ(delta.gate_rank, 128);
+    EXPECT_EQ(delta.value_heads, 32);
+    EXPECT_EQ(delta.conv_length, 4);
+  }
+  for (size_t i = 3; i < 5; ++i) EXPECT_EQ(latent_of(spec.layers[i])->rope, kNoRope);
+  EXPECT_NE(gated_mlp_of(spec.layers[0]), nullptr);
+  const Experts& experts = *experts_of(spec.layers[1]);
+  EXPECT_EQ(experts.count, 256);
+  EXPECT_EQ(experts.chosen, 8);
+  EXPECT_EQ(experts.shared_width, 1024);
+  EXPECT_EQ(experts.router.scale, 2.446f);
+  EXPECT_TRUE(experts.router.renormalises);
+}
+
+TEST(LatentArchs, WhatKimiHasNotIsRefusedByItsKey) {
+  const auto where = [](std::string_view from, std::string_view to) {
+    const auto read = kimi(from, to);
+    return read ? std::string("read") : read.error().where;
+  };
+  EXPECT_EQ(where(R"("mla_use_nope": true)", R"("mla_use_nope": false)"),
+            "config.json: mla_use_nope");
+  EXPECT_EQ(where(R"("sigmoid")", R"("softmax")"), "config.json: moe_router_activation_func");
+  EXPECT_EQ(where("[4, 5]", "[4]"), "config.json: linear_attn_config");
+  EXPECT_EQ(where("[4, 5]", "[3, 4, 5]"), "config.json: linear_attn_config");
+  EXPECT_EQ(where("[4, 5]", "[4, 6]"), "config.json: linear_attn_config.full_attn_layers");
+}
+
 TEST(LatentArchs, QueriesMayHaveARowOfTheirOwn) {
   const ModelSpec spec = v2_lite(R"("q_lora_rank": null)", R"("q_lora_rank": 96)").value();
   EXPECT_EQ(latent_of(spec.layers[0])->query_rank, 96);
