@@ -96,8 +96,13 @@ KEYS = {
     "internvl": "InternVLForConditionalGeneration",
 }
 WRAPPED = {"mistral3": {"text_config": {"model_type": "mistral"}}}  # the text model's own defaults
-# What a class leaves open or gives no sense to: GLM 4.5's default heads of 42 turn by half.
-OPEN = {"glm4_moe": {"head_dim": 128}, "deepseek_v2": {"num_experts_per_tok": 2}}
+# What a class leaves open or gives no sense to: GLM 4.5's default heads of 42 turn by half, and no layer of two hybrids attends.
+OPEN = {
+    "glm4_moe": {"head_dim": 128},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["mamba"] * 31 + ["attention"]},
+    "bamba": {"attn_layer_indices": [3]},
+}
 # Names that classes take for keys of theirs: the other name, the key, and a value that is not its default.
 ALIASES = {
     "gpt_oss": [["num_experts", "num_local_experts", 64]],

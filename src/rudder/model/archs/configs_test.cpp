@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <map>
 
 #include "rudder/base/json.h"
 #include "rudder/model/archs/archs.h"
@@ -175,8 +177,12 @@ std::string described(const ModelSpec& spec) {
 
 // A class may say nothing of a key that has no sense without a value (OPEN of configs.py).
 bool is_open(std::string_view family, std::string_view key) {
-  return (family == "glm4_moe" && key == "head_dim") ||
-         (family == "deepseek_v2" && key == "num_experts_per_tok");
+  constexpr std::pair<std::string_view, std::string_view> kOpen[] = {
+      {"glm4_moe", "head_dim"},
+      {"deepseek_v2", "num_experts_per_tok"},
+      {"granitemoehybrid", "layer_types"},
+      {"bamba", "attn_layer_indices"}};
+  return std::ranges::find(kOpen, std::pair(family, key)) != std::end(kOpen);
 }
 
 // A configuration may leave out what its class says anyway: each key, and all of them at once.
@@ -235,6 +241,56 @@ TEST(GoldenConfigs, KeysHaveTheirOtherNames) {
     }
   }
   EXPECT_GE(taken, 20);
+}
+
+// Values of a key that differ from `value`.
+std::vector<json::value> others_of(const json::value& value) {
+  if (value.is_bool()) return {!value.as_bool()};
+  if (value.is_int64()) return {value.as_int64() * 2, value.as_int64() + 1};
+  if (value.is_double()) return {value.as_double() * 2};
+  if (value.is_string()) return {value, "gelu"};
+  return {value};
+}
+
+// Keys of other classes change nothing where a family's own does not know them, or are refused by
+// name; but transformers reads some of all families, and tensors say whether there are biases.
+TEST(GoldenConfigs, KeysOfOtherClassesChangeNothing) {
+  constexpr std::string_view kOfAll[] = {"head_dim",       "original_max_position_embeddings",
+                                         "attention_bias", "mlp_bias",
+                                         "architectures",  "model_type",
+                                         "text_config",    "layer_types"};
+  const json::object& families = golden_configs().at("defaults").as_object();
+  const auto text_of = [](const json::value& config) {
+    const json::value* const text = config.as_object().if_contains("text_config");
+    return (text == nullptr ? config : *text).as_object();
+  };
+  std::map<std::string, json::value> pool;
+  for (const auto& [family, defaults] : families) {
+    for (const auto& [key, value] : text_of(defaults)) {
+      if (!value.is_null()) pool.emplace(key, value);
+    }
+  }
+  for (const auto& [family, defaults] : families) {
+    const std::string before = described(read_config(config_of(defaults)).value());
+    const json::object own = text_of(defaults);
+    const json::value* const aliases =
+        golden_configs().at("aliases").as_object().if_contains(family);
+    const std::string other_names = aliases == nullptr ? "" : json::serialize(*aliases);
+    for (const auto& [key, value] : pool) {
+      if (own.contains(key) || std::ranges::find(kOfAll, key) != std::end(kOfAll)) continue;
+      if (other_names.find(fmt::format("\"{}\"", key)) != std::string::npos) continue;
+      for (const json::value& foreign : others_of(value)) {
+        json::object changed = defaults.as_object();
+        json::value* const text = changed.if_contains("text_config");
+        (text == nullptr ? changed : text->as_object())[key] = foreign;
+        const auto spec = read_config(config_of(changed));
+        const std::string what =
+            fmt::format("{}: {} {}", std::string(family), key, json::serialize(foreign));
+        if (!spec) continue;  // told, if not always where it stands
+        EXPECT_EQ(described(*spec), before) << what;
+      }
+    }
+  }
 }
 
 // Where a class knows the key, all values but the neutral one are refused when it is not read.

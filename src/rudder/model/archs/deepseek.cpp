@@ -81,6 +81,9 @@ Result<Router> read_v2_router(const HfConfig& config, const Experts& experts) {
 Result<ModelSpec> read_v2(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_experts(config, kV2Defaults, 64));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
+  for (LayerSpec& layer : spec.layers) {
+    latent_of(layer)->neighbours = true;  // whatever "rope_interleave" says
+  }
   RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_v2_router(whole, experts));
   RUDDER_TRY_VOID(set_experts_from(whole, experts, spec));

@@ -89,13 +89,14 @@ Result<Experts> read_mixture(const HfConfig& config, const ModelSpec& spec) {
 Result<ModelSpec> read_nemotron_h(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, with_class_defaults(config, kNemotronHDefaults));
   RUDDER_TRY(const std::vector<LayerKind> kinds, nemotron_kinds(whole));
-  RUDDER_TRY(const double eps, whole.number("layer_norm_epsilon"));
-  whole = whole.with_defaults(
-      fmt::format(R"({{"rms_norm_eps": {:.17g}, "num_hidden_layers": {}}})", eps, kinds.size()));
+  whole = whole.with_defaults(fmt::format(R"({{"num_hidden_layers": {}}})", kinds.size()));
   RUDDER_TRY_VOID(expect_word(whole, "mlp_hidden_act", "relu2"));
   RUDDER_TRY_VOID(expect_word(whole, "mamba_hidden_act", "silu"));
   // The square of a ReLU is that ReLU times what it is of: gate and up are one tensor.
-  RUDDER_TRY(ModelSpec spec, llama_like(whole, {.activation = "relu", .one_rope = false}));
+  RUDDER_TRY(ModelSpec spec, llama_like(whole, {.activation_key = nullptr,
+                                                .activation = "relu",
+                                                .eps_key = "layer_norm_epsilon",
+                                                .one_rope = false}));
   if (spec.layers.size() != kinds.size()) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("it is {}, and {} layers are listed", spec.layers.size(), kinds.size()),
