@@ -252,7 +252,7 @@ Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, const RopeD
   RUDDER_TRY(const HfConfig rope, rope_object(config));
   RUDDER_TRY(RopeSpec out, read_rope_object(rope, config, head_dim, beside));
   for (const std::string& key : rope.unread_keys()) {
-    if (!rope.object(key)) continue;
+    if (!rope.is_object(key)) continue;
     return fail(ErrorCode::kUnsupported, "all layers have one rope, this is one of some of them",
                 rope.where(key));
   }
