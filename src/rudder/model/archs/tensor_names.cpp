@@ -9,8 +9,8 @@
 namespace rudder::model {
 namespace {
 
-constexpr std::string_view kPrefixes[] = {"model.", "", "model.language_model.",
-                                          "language_model.model.", "language_model."};
+constexpr std::string_view kModelPrefixes[] = {"model.", "", "model.language_model.",
+                                               "language_model.model.", "language_model."};
 constexpr std::string_view kHeads[] = {"lm_head", "language_model.lm_head"};
 
 // Tensors of all experts of a layer, in place of one for each expert: as transformers has them in
@@ -52,7 +52,7 @@ WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoi
     if (!has_module(names.head) && has_module(head)) names.head = head;
   }
   std::vector<WeightNames> forms = {names};
-  for (const std::string_view prefix : kPrefixes) forms.push_back(with_prefix(names, prefix));
+  for (const std::string_view prefix : kModelPrefixes) forms.push_back(with_prefix(names, prefix));
   auto found = std::ranges::find_if(forms, [&](const auto& form) { return has(form.embedding); });
   if (found == forms.end() && has_module(names.head)) {
     // Of a tied pair, writers that look at memory keep the name that comes first, the head's.
