@@ -69,7 +69,7 @@ def test_a_text_has_the_tokens_of_a_tokenizer_of_its_kind(name):
     texts, short = said(name)
     file = FOLDER / f"{name}.texts.json"
     file.write_text(json.dumps([*SHORT, *TEXTS]))
-    done = subprocess.run([PYTHON, TOKENIZERS, file_of(name), file], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([PYTHON, TOKENIZERS, file_of(name), file], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-4000:]
     ours = [*short, *(text["ids"] for text in texts["texts"])]
     for text, one, wanted in zip([*SHORT, *TEXTS], ours, json.loads(done.stdout), strict=True):

@@ -5,11 +5,13 @@
 
 `ropes`: configurations with a rope in every spelling (transformers 4 and 5, both, none; lengths inside and outside; every
 type; a part of a head), and the frequencies and the attention factor that the family's own rotary embedding computes from it
-for a sequence of `length` tokens. `defaults`: of each family, every key that its configuration class knows, with the default.
+for a sequence of `length` tokens, and what scores are multiplied by (`scale`). `defaults`: of each family, every key that its
+configuration class knows, with the default. `aliases`: other names that classes take for keys.
 """
 
 import copy
 import json
+import math
 import random
 import sys
 
@@ -41,6 +43,36 @@ ONE_ROPE = {
     "cwm": "CwmForCausalLM",
 }
 OF_EXPERTS = {"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+DELTA = {"head_dim": 24, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8}
+DELTA |= {"linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+CONV = {"layer_types": ["conv", "full_attention"], "norm_eps": 1e-5}
+SPACE = {"mamba_n_heads": 4, "mamba_d_state": 8}
+LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "kv_lora_rank": 16}
+LATENT |= {"q_lora_rank": None, "qk_rope_head_dim": 24, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 2}
+GROUPS = {"n_group": 1, "topk_group": 1}
+# Families whose layers are of other kinds: their architecture and what a small one of them has.
+OTHER_LAYERS = {
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 1}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", MIXTURE),
+    "olmoe": ("OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 1}),
+    "qwen3_next": ("Qwen3NextForCausalLM", MIXTURE | DELTA | {"shared_expert_intermediate_size": 16}),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", DELTA),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", MIXTURE | DELTA | {"shared_expert_intermediate_size": 16}),
+    "lfm2": ("Lfm2ForCausalLM", CONV),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", MIXTURE | CONV | {"num_dense_layers": 1}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        SPACE
+        | {"position_embedding_type": "rope", "num_local_experts": 4, "num_experts_per_tok": 1}
+        | {"shared_intermediate_size": 16, "layer_types": ["mamba", "attention"]},
+    ),
+    "bamba": ("BambaForCausalLM", SPACE | {"attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1ForCausalLM", SPACE | {"mamba_d_ssm": 96}),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"first_k_dense_replace": 1}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | GROUPS | {"first_k_dense_replace": 1}),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | GROUPS),
+}
 KEYS = {
     **ONE_ROPE,
     "gpt_oss": "GptOssForCausalLM",  # the defaults of GLM 4.5 rotate half of a head of 42
@@ -54,8 +86,51 @@ KEYS = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    **{family: architecture for family, (architecture, _) in OTHER_LAYERS.items()},
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+    "nemotron_h": "NemotronHForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "llava": "LlavaForConditionalGeneration",
+    "internvl": "InternVLForConditionalGeneration",
 }
 WRAPPED = {"mistral3": {"text_config": {"model_type": "mistral"}}}  # the text model's own defaults
+# What a class leaves open or gives no sense to: GLM 4.5's default heads of 42 turn by half, and no layer of two hybrids attends.
+OPEN = {
+    "glm4_moe": {"head_dim": 128},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["mamba"] * 31 + ["attention"]},
+    "bamba": {"attn_layer_indices": [3]},
+}
+# Names that classes take for keys of theirs: the other name, the key, and a value that is not its default.
+ALIASES = {
+    "gpt_oss": [["num_experts", "num_local_experts", 64]],
+    "mixtral": [["num_experts", "num_local_experts", 4]],
+    "qwen3_moe": [["num_experts", "num_local_experts", 64]],
+    "olmoe": [["num_local_experts", "num_experts", 32]],
+    "glm4_moe": [["num_local_experts", "n_routed_experts", 64]],
+    "deepseek_v2": [["num_experts", "n_routed_experts", 32]],
+    "deepseek_v3": [["num_local_experts", "n_routed_experts", 128]],
+    "glm4_moe_lite": [["num_local_experts", "n_routed_experts", 32], ["head_dim", "qk_rope_head_dim", 32]],
+    "mistral4": [["num_local_experts", "n_routed_experts", 64]],
+    "lfm2": [["tie_embedding", "tie_word_embeddings", False], ["block_ff_dim", "intermediate_size", 4096]],
+    "lfm2_moe": [["tie_embedding", "tie_word_embeddings", False]],
+    "granitemoehybrid": [["layers_block_type", "layer_types", ["attention"] * 16 + ["mamba"] * 16]],
+    "nemotron_h": [
+        ["mamba_n_groups", "n_groups", 4],
+        ["mamba_d_conv", "conv_kernel", 3],
+        ["mamba_dt_min", "time_step_min", 0.01],
+        ["mamba_conv_bias", "use_conv_bias", False],
+        ["mamba_expand", "expand", 3],
+        ["mamba_dt_max", "time_step_max", 0.3],
+        ["mamba_dt_limit", "time_step_limit", [0.1, 3.0]],
+        ["mamba_dt_init_floor", "time_step_floor", 0.01],
+        ["mamba_chunk_size", "chunk_size", 64],
+        ["num_local_experts", "n_routed_experts", 4],
+        ["layer_types", "layers_block_type", ["linear_attention", "full_attention"]],
+    ],
+}
 BASE = {
     "vocab_size": 32,
     "hidden_size": 48,
@@ -85,6 +160,8 @@ def objects(rng):
     name = rng.choice(["rope_type", "type"])
     kind = rng.choice(["default", "linear", "dynamic", "yarn", "llama3", "longrope"])
     rope = {name: kind, **some(rope_theta=rng.choice([5003.3, 1000003.9]))}
+    if name == "rope_type" and rng.random() < 0.1:
+        rope["type"] = rng.choice(["default", "linear", "yarn"])  # which does not count beside the other
     factor = rng.choice([1.7, 3.3, 8])
     original = some(original_max_position_embeddings=rng.choice([32, 48, 96]))
     if kind in ("linear", "dynamic"):
@@ -118,6 +195,8 @@ def kinds_of_gemma4(rng):
 def draw(rng, families):
     family = rng.choice(families)
     config = {**BASE, "architectures": [{**KEYS, **OF_EXPERTS}[family]], "model_type": family}
+    if family in OTHER_LAYERS:
+        config |= copy.deepcopy(OTHER_LAYERS[family][1])
     if family in OF_EXPERTS:
         config |= {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 24}
         config |= {"moe_intermediate_size": 16} if family == "glm4_moe" else {"sliding_window": 16}
@@ -175,8 +254,10 @@ def ropes_of(config, length):
     """Of each kind of layers: frequencies and the attention factor."""
     made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
     model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
-    rotary = model.model.rotary_emb
+    rotary = getattr(model.model, "rotary_emb", None) or model.model.pos_emb
     positions = torch.arange(length)[None]
+    if config["model_type"].startswith("qwen3_5"):
+        positions = positions.expand(3, 1, length)  # of time, height and width
     has_kinds = config["model_type"] in ("gemma3_text", "gemma4_text")
     kinds = ["full_attention", "sliding_attention"] if has_kinds else [None]
     out = []
@@ -186,7 +267,8 @@ def ropes_of(config, length):
         frequencies = getattr(rotary, f"{prefix}inv_freq")
         scaling = getattr(rotary, f"{prefix}attention_scaling")
         out.append({"frequencies": [float(f"{x:.9g}") for x in frequencies.tolist()], "attention_factor": scaling})
-    return out
+    attention = next(layer.self_attn for layer in model.model.layers if getattr(layer, "self_attn", None))
+    return out, attention.scaling
 
 
 def make_ropes(seed, draws, families):
@@ -196,12 +278,12 @@ def make_ropes(seed, draws, families):
         config = draw(rng, families)
         length = rng.choice(LENGTHS)
         try:
-            ropes = ropes_of(config, length)
+            ropes, scale = ropes_of(config, length)
         except Exception as error:  # transformers refuses it
             refused += 1
             print("refused:", repr(error)[:120])
             continue
-        out.append({"config": config, "length": length, "ropes": ropes})
+        out.append({"config": config, "length": length, "ropes": ropes, "scale": scale})
     print(f"{len(out)} ropes, {refused} configurations that transformers refuses")
     return out
 
@@ -210,14 +292,16 @@ def make_defaults():
     out = {}
     for family, architecture in KEYS.items():
         made = CONFIG_MAPPING[family](**WRAPPED.get(family, {}))
-        keys = set(made.to_dict()) | set(getattr(type(made), "attribute_map", {}))
-        config = made.to_dict()
+        config = made.to_dict() | OPEN.get(family, {})
         for encoder in ("vision_config", "audio_config"):
             config.pop(encoder, None)
         config["architectures"] = [architecture]
         for part in (config, config.get("text_config", {})):
             if "hidden_size_per_layer_input" in part:
                 part["hidden_size_per_layer_input"] = 0  # of other sizes
+            for key, value in part.items():
+                if isinstance(value, (list, tuple)):  # as transformers writes what JSON does not have
+                    part[key] = [{"__float__": "Infinity"} if item == math.inf else item for item in value]
         out[family] = config
     return out
 
@@ -225,7 +309,9 @@ def make_defaults():
 def main():
     torch.set_num_threads(1)
     ropes = make_ropes(49, 260, [*ONE_ROPE, "gemma3_text", "gemma4_text"]) + make_ropes(50, 60, [*OF_EXPERTS])
+    ropes += make_ropes(51, 140, [*OTHER_LAYERS])
     answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": ropes}
+    answers["aliases"] = ALIASES
     with open(sys.argv[1], "w") as file:
         lines = [json.dumps({key: value}, sort_keys=True)[1:-1] for key, value in sorted(answers.pop("defaults").items())]
         ropes = [json.dumps(rope, sort_keys=True) for rope in answers.pop("ropes")]

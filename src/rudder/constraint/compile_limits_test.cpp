@@ -172,7 +172,7 @@ TEST_P(CompileSearchFull, NoSchemaIsDearer) {
   expect_search_within_bounds(1, GetParam(), 500, kMostSearchSeconds);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, CompileSearchFull, testing::Range(0U, 8U));
+INSTANTIATE_TEST_SUITE_P(Seeds, CompileSearchFull, testing::Range(0U, 9U));
 
 double cpu_seconds_of(pthread_t thread) {
   clockid_t clock = {};

@@ -330,6 +330,12 @@ class Loader {
   Weights out_;
 };
 
+// Whether both tensors are there with the same bytes, as older exporters write a tied pair.
+bool are_equal(const weights::TensorInfo& a, const weights::TensorInfo& b) {
+  return a.view.dtype == b.view.dtype && a.view.shape == b.view.shape &&
+         std::memcmp(a.view.data, b.view.data, a.view.bytes()) == 0;
+}
+
 // Embedding checkpoints often have no head although their config ties none. Their rows are what is
 // read; the table stands in for the head, whose tokens nobody may ask for.
 // Of a text model inside another one neither config may say whether the head is tied.
@@ -337,9 +343,24 @@ Result<void> find_head(const Checkpoint& checkpoint, const weights::HfConfig& co
                        ModelSpec& spec) {
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   const WeightNames names = names_in(architecture->names, checkpoint);
-  const bool has_head = checkpoint.find(std::string(names.head) + ".weight") != nullptr;
+  const std::string head_name = std::string(names.head) + ".weight";
+  const weights::TensorInfo* const head = checkpoint.find(head_name);
+  const bool has_head = head != nullptr;
+  const weights::TensorInfo* const table = checkpoint.find(names.embedding);
   if (!architecture->wraps.empty() && !config.has("tie_word_embeddings")) {
     spec.tied_head = !has_head;
+  }
+  if (!spec.tied_head && has_head && names.embedding == head_name) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("the tensor '{}' is missing", architecture->names.embedding),
+                checkpoint.name());
+  }
+  // As in transformers, what the file holds goes before what the config says of it.
+  const bool is_plain = has_head && table != nullptr && !head->packed && !table->packed;
+  if (spec.tied_head && is_plain && head != table && !are_equal(*head, *table)) {
+    log_warn("{}: '{}' is not the embedding, which the config ties it to; the head is its own",
+             checkpoint.name(), head_name);
+    spec.tied_head = false;
   }
   if (spec.tied_head || has_head) return {};
   RUDDER_TRY(const std::vector<std::string> named, config.strings("architectures"));

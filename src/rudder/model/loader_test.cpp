@@ -211,6 +211,24 @@ TEST(Loader, TakesTheNamesOfEveryExporter) {
   }
 }
 
+TEST(Loader, FindsTheNamesOfEveryArchitectureBehindEveryPrefix) {
+  for (const Architecture& architecture : architectures()) {
+    const WeightNames& own = architecture.names;
+    for (const std::string prefix : {"", "model.", "model.language_model."}) {
+      TinyModel tiny;
+      tiny.decls.clear();
+      const std::string table = prefix + own.embedding.substr(own.prefix.size());
+      const std::string norm = prefix + own.final_norm.substr(own.prefix.size());
+      tiny.add(table, {5, 8});
+      tiny.add(norm + ".weight", {8});
+      const WeightNames names = names_in(own, **tiny.open());
+      EXPECT_EQ(names.prefix, prefix) << architecture.name;
+      EXPECT_EQ(names.embedding, table) << architecture.name;
+      EXPECT_EQ(names.final_norm, norm) << architecture.name;
+    }
+  }
+}
+
 TEST(Loader, AModelOfRowsAloneHasNoHead) {
   TinyModel tiny;
   tiny.decls.erase("lm_head.weight");
@@ -244,7 +262,21 @@ TEST(Loader, TiesTheHead) {
   EXPECT_TRUE(tiny.load(ops));
   tiny.add("lm_head.weight", {5, 8});
   tiny.values["lm_head.weight"] = 0.5f;
-  tiny.expect_refused(ErrorCode::kCorruptFile, "ties the head");
+  const auto apart = tiny.load(ops);  // as in transformers, the file goes before the config
+  ASSERT_TRUE(apart) << apart.error().to_string();
+  EXPECT_FALSE(apart->embedding.empty());
+}
+
+// As writers that look at memory leave a tied pair: under the name that comes first.
+TEST(Loader, TheHeadAloneIsTheEmbeddingOfATiedPair) {
+  TinyModel tiny;
+  tiny.decls.erase("model.embed_tokens.weight");
+  tiny.expect_refused(ErrorCode::kCorruptFile, "'model.embed_tokens.weight' is missing");
+  tiny.replace_in_config("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  KeepingOps ops;
+  const auto weights = tiny.load(ops);
+  ASSERT_TRUE(weights) << weights.error().to_string();
+  EXPECT_TRUE(weights->embedding.empty());
 }
 
 TEST(Loader, RefusesUnknownArchitectures) {

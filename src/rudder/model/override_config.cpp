@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <utility>
 
@@ -77,13 +79,36 @@ void merge(json::object& config, const json::object& keys) {
   if (const json::value* const theta = keys.if_contains(kThetaKey)) set_theta(config, *theta);
 }
 
+Result<void> unread(std::string_view where, std::string_view key) {
+  return fail(ErrorCode::kInvalidArgument, "no model here reads this key",
+              fmt::format("{}.{}", where, key));
+}
+
+// The same of a rope, or of those of some layers each: a factor without a type stretches nothing.
+Result<void> check_rope_read(const weights::HfConfig& rope, const std::string& where) {
+  constexpr std::array<std::string_view, 5> kWithoutEffect = {"type", "finetuned",
+                                                              "original_max_position_embeddings",
+                                                              "mrope_section", "mrope_interleaved"};
+  for (const std::string& key : rope.unread_keys()) {
+    if (std::ranges::find(kWithoutEffect, key) == kWithoutEffect.end()) return unread(where, key);
+  }
+  for (const std::string& key : rope.keys()) {
+    const auto part = rope.object(key);
+    if (part) RUDDER_TRY_VOID(check_rope_read(*part, fmt::format("{}.{}", where, key)));
+  }
+  return {};
+}
+
 // Each key has an effect, or is one that is known to have none.
 Result<void> check_read(const weights::HfConfig& config, const json::object& keys,
                         const std::string& where) {
   for (const std::string& key : config.unread_keys()) {
-    if (!keys.contains(key) || is_passed_over(key)) continue;
-    return fail(ErrorCode::kInvalidArgument, "no model here reads this key",
-                fmt::format("{}.{}", where, key));
+    if (!keys.contains(key)) continue;
+    if (!is_passed_over(key) || key == kTextPart) return unread(where, key);
+  }
+  for (const std::string_view key : {kOldRope, kNewRope}) {
+    if (!keys.contains(key) || !config.object(key)) continue;
+    RUDDER_TRY_VOID(check_rope_read(*config.object(key), fmt::format("{}.{}", where, key)));
   }
   const json::value* const text = keys.if_contains(kTextPart);
   if (text == nullptr || !text->is_object() || !config.has(kTextPart)) return {};
@@ -109,6 +134,10 @@ Result<std::string> override_config(std::string_view config, const ConfigOverrid
   RUDDER_TRY(const weights::HfConfig read, weights::HfConfig::parse(out, std::string(kFile)));
   RUDDER_TRY_VOID(read_config(read));
   RUDDER_TRY_VOID(check_read(read, keys, std::string(kKeysFlag)));
+  if (overrides.rope_scaling.empty()) return out;
+  const auto inner = read.object(kTextPart);
+  RUDDER_TRY(const weights::HfConfig rope, (inner ? *inner : read).object(kOldRope));
+  RUDDER_TRY_VOID(check_rope_read(rope, std::string(kRopeFlag)));
   return out;
 }
 

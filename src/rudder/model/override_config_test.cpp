@@ -88,6 +88,18 @@ TEST(OverrideConfig, WhatHasNoEffectIsRefused) {
   EXPECT_EQ(refused(file, {{}, R"({"rope_type": "spiral"})"}).where,
             "config.json: rope_scaling.rope_type");
   EXPECT_TRUE(override_config(file, {R"({"use_cache": false, "vocab_size": 99})", {}}));
+  // In a rope, and in a part that the model does not have.
+  EXPECT_EQ(refused(file, {{}, R"({"factor": 4.0})"}).where, "rope-scaling.factor");
+  EXPECT_EQ(refused(file, {{}, R"({"rope_type": "yarn", "factor": 4.0, "scale": 2})"}).where,
+            "rope-scaling.scale");
+  EXPECT_EQ(
+      refused(file, {R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "beta": 1}})", {}})
+          .where,
+      "hf-overrides.rope_parameters.beta");
+  EXPECT_EQ(refused(file, {R"({"text_config": {"rope_theta": 5e5}})", {}}).where,
+            "hf-overrides.text_config");
+  EXPECT_TRUE(override_config(
+      file, {{}, R"({"type": "yarn", "rope_type": "yarn", "factor": 4.0, "finetuned": true})"}));
 }
 
 TEST(OverrideConfig, TheContextIsWhatTheRopeStretchesItTo) {

@@ -31,6 +31,23 @@ std::string packed_of(std::string_view dtype, const std::vector<T>& values, std:
                      base64_of(std::as_bytes(std::span(values))), rest);
 }
 
+// The manual: without an element nothing is asked, and what names nothing is refused.
+TEST(Parse, WhatHasNoElementAsksForNothing) {
+  for (const char* body : {R"({"steering": null})", R"({"steering": []})", R"({"steering": {}})",
+                           R"({"steering_vectors": {}})", R"({"sae_clamp_specs": []})",
+                           R"({"steering_name": null})"}) {
+    const auto parsed = parse(body, OneName(), small_model());
+    ASSERT_TRUE(parsed) << body << ": " << parsed.error().to_string();
+    EXPECT_TRUE(parsed->ops.empty()) << body;
+  }
+  for (const char* body :
+       {R"({"steering": ""})", R"({"steering": false})", R"({"steering": 0})",
+        R"({"steering": [{}]})", R"({"steering": [null]})", R"({"steering": "calm"})",
+        R"({"steering_vectors": []})", R"({"sae_clamp_specs": {}})", R"({"steering_name": ""})"}) {
+    EXPECT_FALSE(config_of(body)) << body;
+  }
+}
+
 TEST(Parse, ListsPackedAndSparseFormsHaveOneKey) {
   const tap::ContentKey list = key_of(
       R"({"steering_vectors": {"post_mlp": {"3": [0.5, -1, 0.25, 2], "7": [1, 2, 4, -8]}}})");

@@ -124,6 +124,11 @@ bool HfConfig::is_null(std::string_view key) const {
   return value != nullptr && value->is_null();
 }
 
+bool HfConfig::is_object(std::string_view key) const {
+  const json::value* const value = object_->if_contains({key.data(), key.size()});
+  return value != nullptr && value->is_object();
+}
+
 bool HfConfig::has(std::string_view key) const {
   return find(key) != nullptr;
 }

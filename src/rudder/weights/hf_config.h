@@ -33,7 +33,9 @@ class HfConfig {
   HfConfig with_missing(const HfConfig& defaults) const;
 
   bool has(std::string_view key) const;  // present and not null
+  // These two do not count as asking for it.
   bool is_null(std::string_view key) const;
+  bool is_object(std::string_view key) const;
   std::vector<std::string> keys() const;  // in the order of the file
   // Keys with a value that nobody has asked for, of this object or of a copy of it.
   std::vector<std::string> unread_keys() const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -104,6 +105,13 @@ Result<ModelSpec> read_config(const weights::HfConfig& config,
   RUDDER_TRY_VOID(check_names(**architecture, config));
   RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
   RUDDER_TRY_VOID(check_unread_keys(**architecture, config));
+  const auto attends = [](const LayerSpec& layer) {
+    return attention_of(layer) != nullptr || latent_of(layer) != nullptr;
+  };
+  if (std::ranges::none_of(spec.layers, attends)) {
+    return fail(ErrorCode::kUnsupported, "a model of which no layer attends is not supported",
+                config.where("architectures"));
+  }
   const Reach reach = reach_of(spec.ropes, spec.max_positions);
   spec.max_positions = reach.usual;
   spec.longest_positions = reach.longest;

@@ -27,10 +27,10 @@ struct NamesOf<std::variant<AMixer...>, std::variant<AnMlp...>> {
 // Names of a model's tensors. Those of a layer stand behind "<prefix>layers.<i>."; ".weight" and
 // ".bias" follow those of modules. Which of them are there, the spec says.
 struct WeightNames {
-  std::string_view prefix = "model.";
-  std::string_view embedding = "model.embed_tokens.weight";
-  std::string_view final_norm = "model.norm";  // of the module
-  std::string_view head = "lm_head";           // of the module
+  std::string prefix = "model.";
+  std::string embedding = "model.embed_tokens.weight";
+  std::string final_norm = "model.norm";  // of the module
+  std::string_view head = "lm_head";      // of the module
   std::string_view mixer_pre_norm = "input_layernorm";
   std::string_view mixer_post_norm = "";
   std::string_view mlp_pre_norm = "post_attention_layernorm";

@@ -279,7 +279,7 @@ TEST(Archs, Gemma4RefusesWhatContradictsItself) {
   };
   expect_spec_refused("Gemma4ForCausalLM",
                       fmt::format(R"({}, "enable_moe_block": true)", kGemma4Keys),
-                      "config.json: num_local_experts");
+                      "config.json: num_experts");
   expect_spec_refused("Gemma4ForCausalLM",
                       fmt::format(R"({}, "enable_moe_block": true, "num_experts": 4,
                                   "moe_intermediate_size": 8, "top_k_experts": 5)",

@@ -46,7 +46,9 @@ constexpr std::string_view kMistralRope = R"({"rope_parameters": {
 // The class's number of experts, which goes by two names.
 Result<HfConfig> with_experts(const HfConfig& config, std::string_view defaults, int count) {
   RUDDER_TRY(HfConfig whole, with_class_defaults(config, defaults));
-  if (whole.has("n_routed_experts") || whole.has("num_local_experts")) return whole;
+  for (const std::string_view key : {"n_routed_experts", "num_local_experts", "num_experts"}) {
+    if (whole.has(key)) return whole;
+  }
   return with_class_defaults(whole, fmt::format(R"({{"n_routed_experts": {}}})", count));
 }
 
@@ -79,6 +81,9 @@ Result<Router> read_v2_router(const HfConfig& config, const Experts& experts) {
 Result<ModelSpec> read_v2(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_experts(config, kV2Defaults, 64));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
+  for (LayerSpec& layer : spec.layers) {
+    latent_of(layer)->neighbours = true;  // whatever "rope_interleave" says
+  }
   RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_v2_router(whole, experts));
   RUDDER_TRY_VOID(set_experts_from(whole, experts, spec));
@@ -105,6 +110,14 @@ Result<ModelSpec> read_v3(const HfConfig& config) {
 // "first_k_dense_replace" of published files says, which is the same.
 Result<ModelSpec> read_glm4_moe_lite(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_experts(config, kGlmFlashDefaults, 64));
+  constexpr std::string_view kTurning = "qk_rope_head_dim";
+  constexpr std::string_view kAlias = "head_dim";  // the class takes it for the other
+  RUDDER_TRY(const int64_t turning, whole.integer(kTurning, 1));
+  RUDDER_TRY(const int64_t alias, whole.integer_or(kAlias, turning, 1));
+  if (alias != turning) {
+    return fail(ErrorCode::kUnsupported, fmt::format("it is not '{}', {}", kTurning, turning),
+                whole.where(kAlias));
+  }
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
   RUDDER_TRY(const Experts experts, read_v3_experts(whole, spec));
   RUDDER_TRY_VOID(

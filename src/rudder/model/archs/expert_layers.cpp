@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "rudder/model/archs/llama_like.h"
 
@@ -12,19 +13,27 @@ namespace {
 using weights::HfConfig;
 
 constexpr int64_t kMostExperts = 1 << 14;
+constexpr std::array<std::string_view, 2> kExpertCounts = {"num_local_experts", "num_experts"};
 constexpr int64_t kWidest = 1 << 20;
 
+// Under `key`, or under the names that classes take for it; where several are there they agree.
 Result<int32_t> count_of(const HfConfig& config, std::string_view key) {
-  constexpr std::string_view kLocal = "num_local_experts";
-  if (!config.has(key)) {
-    RUDDER_TRY(const int64_t count, config.integer(kLocal, 1, kMostExperts));
-    return static_cast<int32_t>(count);
+  std::string_view first = key;
+  int64_t count = 0;
+  for (const std::string_view name : {key, kExpertCounts[0], kExpertCounts[1]}) {
+    if (!config.has(name)) continue;
+    RUDDER_TRY(const int64_t one, config.integer(name, 1, kMostExperts));
+    if (count == 0) first = name;
+    if (count != 0 && one != count) {
+      return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, this is {}", name, one, count),
+                  config.where(first));
+    }
+    count = one;
   }
-  RUDDER_TRY(const int64_t count, config.integer(key, 1, kMostExperts));
-  RUDDER_TRY(const int64_t local, config.integer_or(kLocal, count, 1, kMostExperts));
-  if (local == count) return static_cast<int32_t>(count);
-  return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, this is {}", kLocal, local, count),
-              config.where(key));
+  if (count == 0) {
+    RUDDER_TRY(count, config.integer(key, 1, kMostExperts));
+  }
+  return static_cast<int32_t>(count);
 }
 
 }  // namespace

@@ -202,5 +202,17 @@ TEST(HybridConfigs, ANormOverAllChannelsIsNotDividedAmongRanks) {
   EXPECT_EQ(space_of(part->layers[0])->groups, 1);
 }
 
+TEST(Archs, AModelWithoutAttentionIsRefused) {
+  const auto config = weights::HfConfig::parse(
+      R"({"architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 2,
+          "layer_types": ["mamba", "mamba"]})",
+      "config.json");
+  ASSERT_TRUE(config);
+  const auto spec = read_config(*config);
+  ASSERT_FALSE(spec);
+  EXPECT_EQ(spec.error().where, "config.json: architectures");
+  EXPECT_NE(spec.error().message.find("no layer attends"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace rudder::model

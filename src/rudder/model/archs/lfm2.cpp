@@ -20,7 +20,6 @@ using weights::HfConfig;
 
 constexpr double kLfm2Theta = 1e6;
 
-// "rms_norm_eps" is what the rest of this room calls "norm_eps".
 constexpr std::string_view kLfm2Defaults = R"({
   "vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 32,
   "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 128000,
@@ -47,10 +46,9 @@ Result<std::vector<LayerKind>> lfm2_kinds(const HfConfig& config, size_t num_lay
   return kinds;
 }
 
-Result<ModelSpec> read_mixers(const HfConfig& config) {
-  RUDDER_TRY(const double eps, config.number("norm_eps"));
-  const HfConfig whole = config.with_defaults(fmt::format(R"({{"rms_norm_eps": {:.17g}}})", eps));
-  LlamaDefaults defaults{.tied_head = true, .activation = "silu"};
+Result<ModelSpec> read_mixers(const HfConfig& whole) {
+  LlamaDefaults defaults{
+      .tied_head = true, .activation_key = nullptr, .activation = "silu", .eps_key = "norm_eps"};
   defaults.rope.theta = kLfm2Theta;
   RUDDER_TRY(ModelSpec spec, llama_like(whole, defaults));
   constexpr std::string_view kTied = "tie_embedding";  // goes before the usual key
@@ -106,6 +104,7 @@ Result<ModelSpec> read_lfm2_moe(const HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, read_mixers(whole));
   RUDDER_TRY(Experts experts, read_experts(whole, spec));
   RUDDER_TRY(experts.router, read_grouped_router(whole, experts));
+  experts.router.groups = experts.router.kept_groups = 1;  // whatever "n_group" says
   RUDDER_TRY(experts.router.correction, whole.boolean_or("use_expert_bias", true));
   RUDDER_TRY(const int64_t dense, whole.integer_or("num_dense_layers", 2, 0, 1 << 20));
   for (size_t i = static_cast<size_t>(dense); i < spec.layers.size(); ++i) {

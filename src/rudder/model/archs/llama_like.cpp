@@ -29,11 +29,13 @@ Result<int32_t> dim_or(const HfConfig& config, std::string_view key, int64_t fal
 
 Result<ops::Activation> read_activation(const HfConfig& config, const LlamaDefaults& defaults) {
   const char* key = defaults.activation_key;
-  if (!config.has(key) && defaults.activation == nullptr) {
-    RUDDER_TRY_VOID(config.string(key));  // the error that names it
+  std::string name = defaults.activation == nullptr ? "" : defaults.activation;
+  if (key == nullptr) {
+    key = "hidden_act";
+    config.has(key);  // without effect
+  } else if (config.has(key) || name.empty()) {
+    RUDDER_TRY(name, config.string(key));
   }
-  RUDDER_TRY(const std::string name,
-             config.string_or(key, defaults.activation == nullptr ? "" : defaults.activation));
   if (name == "silu" || name == "swish") return ops::Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::kGeluTanh;
   if (name == "gelu") return ops::Activation::kGelu;
@@ -250,7 +252,7 @@ Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, const RopeD
   RUDDER_TRY(const HfConfig rope, rope_object(config));
   RUDDER_TRY(RopeSpec out, read_rope_object(rope, config, head_dim, beside));
   for (const std::string& key : rope.unread_keys()) {
-    if (!rope.object(key)) continue;
+    if (!rope.is_object(key)) continue;
     return fail(ErrorCode::kUnsupported, "all layers have one rope, this is one of some of them",
                 rope.where(key));
   }
@@ -262,7 +264,7 @@ Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaul
   RUDDER_TRY(spec.hidden, dim(config, "hidden_size"));
   RUDDER_TRY(spec.vocab, dim(config, "vocab_size", kMaxVocab));
   RUDDER_TRY(spec.max_positions, dim(config, "max_position_embeddings", kMaxPositions));
-  RUDDER_TRY(const double eps, positive(config, "rms_norm_eps"));
+  RUDDER_TRY(const double eps, positive(config, defaults.eps_key));
   spec.norm_eps = static_cast<float>(eps);
   RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", defaults.tied_head));
 

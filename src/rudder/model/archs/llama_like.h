@@ -25,8 +25,9 @@ struct RopeDefaults {
 // What an absent key means, as its architecture documents it.
 struct LlamaDefaults {
   bool tied_head = false;
-  const char* activation_key = "hidden_act";
-  const char* activation = nullptr;  // null: the key must be there
+  const char* activation_key = "hidden_act";  // null: whatever the config says, `activation`
+  const char* activation = nullptr;           // null: the key must be there
+  const char* eps_key = "rms_norm_eps";
   RopeDefaults rope = {};
   bool one_rope = true;  // false: the architecture reads its ropes
 };

@@ -26,15 +26,23 @@ constexpr std::string_view kNemotronHDefaults = R"({
   "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688,
   "moe_shared_expert_intermediate_size": 7688, "n_shared_experts": 1})";
 
+constexpr std::string_view kLayersOfTheClass =
+    R"({"layers_block_type": ["mamba", "moe", "attention", "mlp"]})";
+
 Result<std::vector<LayerKind>> nemotron_kinds(const HfConfig& config) {
   constexpr std::string_view kPattern = "hybrid_override_pattern";
-  constexpr std::string_view kWords = "layers_block_type";
-  if (config.has(kWords)) {
-    config.has(kPattern);  // says the same
-    RUDDER_TRY(const std::vector<std::string> words, config.strings(kWords));
-    return layer_kinds(config, kWords, words.size());
-  }
-  return pattern_kinds(config, kPattern);
+  constexpr std::string_view kOther = "layer_types";
+  const std::string_view words = config.has(kOther) ? kOther : "layers_block_type";
+  const bool has_pattern = config.has(kPattern);  // says the same where words are there
+  if (has_pattern && !config.has(words)) return pattern_kinds(config, kPattern);
+  const HfConfig whole = config.with_defaults(kLayersOfTheClass);
+  RUDDER_TRY(const std::vector<std::string> kinds, whole.strings(words));
+  return layer_kinds(whole, words, kinds.size());
+}
+
+// The class takes keys by the names that they have in Bamba too, and before its own.
+std::string_view either(const HfConfig& config, std::string_view other, std::string_view key) {
+  return config.has(other) ? other : key;
 }
 
 Result<void> expect_word(const HfConfig& config, std::string_view key, std::string_view word) {
@@ -46,15 +54,16 @@ Result<void> expect_word(const HfConfig& config, std::string_view key, std::stri
 
 // Steps have a lower limit alone.
 Result<StateSpace> read_space(const HfConfig& config) {
-  RUDDER_TRY(StateSpace space, read_state_space(config, 0,
-                                                {.heads = "mamba_num_heads",
-                                                 .groups = "n_groups",
-                                                 .head_dim = "mamba_head_dim",
-                                                 .state_dim = "ssm_state_size",
-                                                 .conv_length = "conv_kernel",
-                                                 .conv_bias = "use_conv_bias",
-                                                 .bias = "use_bias"}));
-  RUDDER_TRY(const double least, config.number("time_step_min"));
+  config.has("mamba_proj_bias");  // without effect, unlike "use_bias"
+  const SpaceKeys keys{.heads = "mamba_num_heads",
+                       .groups = either(config, "mamba_n_groups", "n_groups"),
+                       .head_dim = "mamba_head_dim",
+                       .state_dim = "ssm_state_size",
+                       .conv_length = either(config, "mamba_d_conv", "conv_kernel"),
+                       .conv_bias = either(config, "mamba_conv_bias", "use_conv_bias"),
+                       .bias = "use_bias"};
+  RUDDER_TRY(StateSpace space, read_state_space(config, 0, keys));
+  RUDDER_TRY(const double least, config.number(either(config, "mamba_dt_min", "time_step_min")));
   space.step_low = static_cast<float>(least);
   space.step_high = INFINITY;
   space.norm_runs = space.groups;
@@ -80,13 +89,14 @@ Result<Experts> read_mixture(const HfConfig& config, const ModelSpec& spec) {
 Result<ModelSpec> read_nemotron_h(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, with_class_defaults(config, kNemotronHDefaults));
   RUDDER_TRY(const std::vector<LayerKind> kinds, nemotron_kinds(whole));
-  RUDDER_TRY(const double eps, whole.number("layer_norm_epsilon"));
-  whole = whole.with_defaults(
-      fmt::format(R"({{"rms_norm_eps": {:.17g}, "num_hidden_layers": {}}})", eps, kinds.size()));
+  whole = whole.with_defaults(fmt::format(R"({{"num_hidden_layers": {}}})", kinds.size()));
   RUDDER_TRY_VOID(expect_word(whole, "mlp_hidden_act", "relu2"));
   RUDDER_TRY_VOID(expect_word(whole, "mamba_hidden_act", "silu"));
   // The square of a ReLU is that ReLU times what it is of: gate and up are one tensor.
-  RUDDER_TRY(ModelSpec spec, llama_like(whole, {.activation = "relu", .one_rope = false}));
+  RUDDER_TRY(ModelSpec spec, llama_like(whole, {.activation_key = nullptr,
+                                                .activation = "relu",
+                                                .eps_key = "layer_norm_epsilon",
+                                                .one_rope = false}));
   if (spec.layers.size() != kinds.size()) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("it is {}, and {} layers are listed", spec.layers.size(), kinds.size()),

@@ -93,6 +93,7 @@ Result<GatedDelta> read_delta(const HfConfig& config) {
 // What all of the family have.
 Result<ModelSpec> read_hybrid(const HfConfig& config) {
   const HfConfig whole = config.with_defaults(R"({"partial_rotary_factor": 0.25})");
+  whole.has("partial_rotary_factor");  // without effect where the rope says its own
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.rope = {.is_partial = true}}));
   constexpr std::string_view kGate = "attn_output_gate";
   RUDDER_TRY(const bool has_gate, whole.boolean_or(kGate, true));

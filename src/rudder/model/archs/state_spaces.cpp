@@ -46,6 +46,7 @@ Result<ModelSpec> read_granite_hybrid(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(config, kGraniteHybridDefaults));
   RUDDER_TRY(const std::string positions, whole.string_or("position_embedding_type", ""));
   const bool has_rope = positions == "rope";
+  if (!has_rope) whole.has("rope_parameters");  // without effect
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.one_rope = has_rope}));
   RUDDER_TRY_VOID(set_multipliers(whole, spec));
   RUDDER_TRY(const StateSpace space, read_expanded(whole, spec));
@@ -84,8 +85,15 @@ Result<ModelSpec> read_granite_hybrid(const HfConfig& config) {
 
 Result<ModelSpec> read_bamba(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, with_class_defaults(config, kBambaDefaults));
+  // Half of a head turns where the rope itself does not say, whatever stands beside it.
+  constexpr std::string_view kPart = "partial_rotary_factor";
+  RUDDER_TRY(const double part, whole.number_or(kPart, 0.5));
+  RUDDER_TRY(const HfConfig rope, rope_object(whole));
+  if (part != 0.5 && !rope.has(kPart)) {
+    return fail(ErrorCode::kUnsupported, "half of a head turns in this architecture",
+                whole.where(kPart));
+  }
   whole = whole.with_defaults(R"({"partial_rotary_factor": 0.5})");
-  RUDDER_TRY_VOID(whole.number("partial_rotary_factor"));  // the rope's own goes before it
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.rope = {.is_partial = true}}));
   RUDDER_TRY(const StateSpace space, read_expanded(whole, spec));
   std::vector<int64_t> attends;

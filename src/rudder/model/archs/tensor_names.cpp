@@ -4,24 +4,13 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace rudder::model {
 namespace {
 
-struct Prefixed {
-  std::string_view prefix;
-  std::string_view embedding;
-  std::string_view final_norm;
-};
-constexpr Prefixed kPrefixed[] = {
-    {"model.", "model.embed_tokens.weight", "model.norm"},
-    {"", "embed_tokens.weight", "norm"},
-    {"model.language_model.", "model.language_model.embed_tokens.weight",
-     "model.language_model.norm"},
-    {"language_model.model.", "language_model.model.embed_tokens.weight",
-     "language_model.model.norm"},
-    {"language_model.", "language_model.embed_tokens.weight", "language_model.norm"},
-};
+constexpr std::string_view kModelPrefixes[] = {"model.", "", "model.language_model.",
+                                               "language_model.model.", "language_model."};
 constexpr std::string_view kHeads[] = {"lm_head", "language_model.lm_head"};
 
 // Tensors of all experts of a layer, in place of one for each expert: as transformers has them in
@@ -55,25 +44,35 @@ void set_dense_mlp(const weights::Checkpoint& checkpoint, const Experts::Names& 
   names.down = "block_sparse_moe.down_proj";
 }
 
+// The names of a model behind another prefix.
+WeightNames with_prefix(const WeightNames& own, std::string_view prefix) {
+  WeightNames names = own;
+  names.prefix = prefix;
+  for (std::string* name : {&names.embedding, &names.final_norm}) {
+    if (name->starts_with(own.prefix)) name->replace(0, own.prefix.size(), prefix);
+  }
+  return names;
+}
+
 }  // namespace
 
 WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoint) {
+  const auto has = [&](std::string_view name) { return checkpoint.find(name) != nullptr; };
+  const auto has_module = [&](std::string_view name) { return has(std::string(name) + ".weight"); };
   WeightNames names = own;
-  if (checkpoint.find(own.embedding) == nullptr) {
-    for (const Prefixed& one : kPrefixed) {
-      if (checkpoint.find(one.embedding) == nullptr) continue;
-      names.prefix = one.prefix;
-      names.embedding = one.embedding;
-      names.final_norm = one.final_norm;
-      break;
-    }
-  }
-  const auto has_head = [&](std::string_view name) {
-    return checkpoint.find(std::string(name) + ".weight") != nullptr;
-  };
   for (const std::string_view head : kHeads) {
-    if (!has_head(names.head) && has_head(head)) names.head = head;
+    if (!has_module(names.head) && has_module(head)) names.head = head;
   }
+  std::vector<WeightNames> forms = {names};
+  for (const std::string_view prefix : kModelPrefixes) forms.push_back(with_prefix(names, prefix));
+  auto found = std::ranges::find_if(forms, [&](const auto& form) { return has(form.embedding); });
+  if (found == forms.end() && has_module(names.head)) {
+    // Of a tied pair, writers that look at memory keep the name that comes first, the head's.
+    found =
+        std::ranges::find_if(forms, [&](const auto& form) { return has_module(form.final_norm); });
+    if (found != forms.end()) found->embedding = fmt::format("{}.weight", names.head);
+  }
+  if (found != forms.end()) names = *found;
   set_stacked_experts(checkpoint, names.of<Experts>());
   set_dense_mlp(checkpoint, names.of<Experts>(), names.of<GatedMlp>());
   return names;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "rudder/base/edit_distance.h"
+#include "rudder/base/json.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/steer/parse.h"
 
@@ -49,6 +50,10 @@ constexpr std::array<std::string_view, 2> kSchemaFields = {"json_schema", "guide
 // In these, objects that have fields of the API and not of the client: what they hold is looked at.
 constexpr std::array<std::string_view, 4> kWrappers = {"format", "function", "allowed_tools",
                                                        "json_schema"};
+// What clients put fields into that their own library does not know; some write it as a text.
+constexpr std::array<std::string_view, 8> kCarriers = {
+    "extra_body",      "extra_args",    "extra_params", "vllm_xargs",
+    "sampling_params", "custom_params", "nvext",        "extra"};
 // Labels and a template's variables are the client's words; steering is never a plain value there.
 constexpr std::array<std::string_view, 2> kLabels = {"metadata", "chat_template_kwargs"};
 
@@ -120,6 +125,10 @@ bool asks_nothing(const json::value& value) {
          (value.is_array() && value.get_array().empty());
 }
 
+bool is_among(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 // Where a scan is. It becomes text for an error alone: a client's keys may be long.
 struct Spot {
   const Spot* above = nullptr;
@@ -144,6 +153,17 @@ Result<void> misspelled(std::string_view meant, const Spot& spot) {
                      fmt::format("is not a field of this server; use {}", meant), spot.path());
 }
 
+Result<void> scan(const json::value& value, const Spot& at, bool is_label);
+
+// A carrier, or what stands in one: an object, a list, or the text of one.
+Result<void> scan_carrier(const json::value& value, const Spot& at) {
+  const json::string* const text = value.if_string();
+  if (text == nullptr) return value.is_structured() ? scan(value, at, false) : Result<void>();
+  if (text->find_first_of("{[") == json::string::npos) return {};
+  const auto inner = parse_json({text->data(), text->size()}, "");
+  return inner && inner->is_structured() ? scan(*inner, at, false) : Result<void>();
+}
+
 // `is_label`: below one of kLabels.
 Result<void> scan(const json::value& value, const Spot& at, bool is_label) {
   if (const json::array* list = value.if_array()) {
@@ -161,12 +181,11 @@ Result<void> scan(const json::value& value, const Spot& at, bool is_label) {
       if (!meant.empty()) return misspelled(meant, spot);
     }
     if (inner.is_structured()) RUDDER_TRY_VOID(scan(inner, spot, is_label));
+    if (inner.is_string() && is_among(kCarriers, spot.name)) {
+      RUDDER_TRY_VOID(scan_carrier(inner, spot));
+    }
   }
   return {};
-}
-
-bool is_among(std::span<const std::string_view> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
 }
 
 // A field of ours, or of others in its place, in an object that holds the client's words. Of a part
@@ -184,6 +203,7 @@ Result<void> scan_fields(const json::object& object, const Spot& at) {
   for (const auto& [key, inner] : object) {
     const Spot spot = {&at, {key.data(), key.size()}};
     RUDDER_TRY_VOID(check_field(spot, inner, false));
+    if (is_among(kCarriers, spot.name)) RUDDER_TRY_VOID(scan_carrier(inner, spot));
     const json::object* below = inner.if_object();
     if (below != nullptr && is_among(kWrappers, spot.name)) {
       RUDDER_TRY_VOID(scan_fields(*below, spot));
@@ -248,6 +268,10 @@ Result<void> refuse_misplaced_taps(const json::object& body) {
     if (value.is_null() || is_own(spot.name)) continue;
     if (const std::string_view meant = meant_field(spot.name); !meant.empty()) {
       return misspelled(meant, spot);
+    }
+    if (is_among(kCarriers, spot.name)) {
+      RUDDER_TRY_VOID(scan_carrier(value, spot));
+      continue;
     }
     if (!value.is_structured() || is_among(kSchemaFields, spot.name)) continue;
     RUDDER_TRY_VOID(is_among(kData, spot.name) ? scan_items(value, spot)

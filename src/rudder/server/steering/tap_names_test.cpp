@@ -67,6 +67,14 @@ TEST(TapNames, AreRefusedInEveryCarrier) {
   EXPECT_EQ(refused(R"({"response_format":{"type":"text","controlVectors":[1]}})"),
             "response_format.controlVectors");
   EXPECT_EQ(refused(R"({"metadata":{"Steering":"calm"}})"), "metadata.Steering");
+  // As a text, and in a message or a tool.
+  EXPECT_EQ(refused(R"({"extra_body":"{\"steering\":{\"name\":\"calm\"}}"})"),
+            "extra_body.steering");
+  EXPECT_EQ(refused(R"({"a":{"extra_args":" [{\"stering\":[1]}]"}})"), "a.extra_args[0].stering");
+  EXPECT_EQ(refused(R"({"messages":[{"content":"a","extra_body":{"steering":[1]}}]})"),
+            "messages[0].extra_body.steering");
+  EXPECT_EQ(refused(R"({"tools":[{"function":{"name":"f","extra":"{\"capture\":{\"a\":1}}"}}]})"),
+            "tools[0].function.extra.capture");
 }
 
 // As other servers and papers call them, and as other languages write them.
@@ -137,6 +145,7 @@ TEST(TapNames, WordsOfTheClientsAreNot) {
            R"({"text":{"format":{"type":"json_schema","schema":{"steering":{"a":1}}}}})",
            R"({"metadata":{"patch_version":"1.2","capture_id":"7"}})",
            R"({"extra_body":{"steering":null,"capture":{},"steering_pair":false}})",
+           R"({"extra_body":"steering","extra_args":"{no json","suffix":"{\"steering\":[1]}"})",
            R"({"chat_template_kwargs":{"patch":"a","enable_thinking":false}})",
            R"({"logit_bias":{"5":1},"stream_options":{"include_usage":true}})",
        }) {
