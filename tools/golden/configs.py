@@ -92,6 +92,7 @@ KEYS = {
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "nemotron_h": "NemotronHForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
+    "kimi_linear": "KimiLinearForCausalLM",
     "llava": "LlavaForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
 }
@@ -114,6 +115,14 @@ ALIASES = {
     "deepseek_v3": [["num_local_experts", "n_routed_experts", 128]],
     "glm4_moe_lite": [["num_local_experts", "n_routed_experts", 32], ["head_dim", "qk_rope_head_dim", 32]],
     "mistral4": [["num_local_experts", "n_routed_experts", 64]],
+    "kimi_linear": [
+        ["num_experts_per_token", "num_experts_per_tok", 4],
+        ["num_shared_experts", "n_shared_experts", 2],
+        ["num_expert_group", "n_group", 2],
+        ["moe_renormalize", "norm_topk_prob", False],
+        ["model_max_length", "max_position_embeddings", 4096],
+        ["num_local_experts", "num_experts", 64],
+    ],
     "lfm2": [["tie_embedding", "tie_word_embeddings", False], ["block_ff_dim", "intermediate_size", 4096]],
     "lfm2_moe": [["tie_embedding", "tie_word_embeddings", False]],
     "granitemoehybrid": [["layers_block_type", "layer_types", ["attention"] * 16 + ["mamba"] * 16]],

@@ -145,7 +145,9 @@ Result<ModelSpec> read_kimi_linear(const HfConfig& config) {
   RUDDER_TRY(const GatedDelta delta, read_delta(whole));
   RUDDER_TRY(const std::vector<bool> is_delta, delta_layers(whole, spec.layers.size()));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    std::get<LatentAttention>(spec.layers[i].mixer).rope = kNoRope;
+    auto& latent = std::get<LatentAttention>(spec.layers[i].mixer);
+    latent.rope = kNoRope;
+    latent.neighbours = true;  // as of none
     if (is_delta[i]) spec.layers[i].mixer = delta;
   }
   RUDDER_TRY(Experts experts, read_experts(whole, spec));
