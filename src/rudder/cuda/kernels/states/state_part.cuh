@@ -47,4 +47,11 @@ __device__ inline float sigmoid(float x) {
   return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x)));
 }
 
+// As torch has it: x itself where exp(x) would say nothing new.
+__device__ inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x));
+}
+
+inline constexpr float kLengthEps = 1e-6f;
+
 }  // namespace rudder::cuda

@@ -1,0 +1,53 @@
+// Which runs of a step go by chunks, and where their chunks begin. Included by .cu files only.
+#pragma once
+
+#include "rudder/cuda/kernels/states/chunks.h"
+#include "rudder/cuda/kernels/states/state_part.cuh"
+
+namespace rudder::cuda {
+
+__device__ inline bool goes_by_chunks(const StatePart& part) {
+  return part.count >= kLeastRun && !part.has_drafts && part.accepted == 0;
+}
+
+// The last sequence that begins at `token` or in front of it. By all lanes of a warp.
+__device__ inline int sequence_at(const StateParams& p, int token) {
+  int begun = 0;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < p.seqs; i += 32) {
+    if (p.q_begin[i] <= token) ++begun;
+  }
+  return static_cast<int>(__reduce_add_sync(0xffffffffu, static_cast<unsigned>(begun))) - 1;
+}
+
+// A chunk of a run: its tokens of the step.
+struct ChunkPlace {
+  StatePart part;
+  int seq = -1;   // -1: there is none
+  int begin = 0;  // first token
+  int count = 0;
+};
+
+// The chunk of `tile` that is the first of its run, or the one that is not.
+__device__ inline ChunkPlace find_chunk(const StateParams& p, int tile, bool is_first) {
+  ChunkPlace place;
+  const int tokens = p.q_begin[p.seqs];
+  const int low = tile * kChunk;
+  if (low >= tokens) return place;
+  // What begins in a tile and is long is the last of it.
+  const int seq = sequence_at(p, is_first ? min(low + kChunk, tokens) - 1 : low);
+  if (seq < 0) return place;
+  place.part = load_part(p, seq);
+  if (!goes_by_chunks(place.part)) return place;
+  const int behind = low - place.part.begin;
+  place.begin =
+      is_first ? place.part.begin : place.part.begin + (behind + kChunk - 1) / kChunk * kChunk;
+  const int end = place.part.begin + place.part.count;
+  const bool is_there =
+      is_first ? behind <= 0 : behind > 0 && place.begin < end && place.begin < low + kChunk;
+  if (!is_there) return place;
+  place.seq = seq;
+  place.count = min(kChunk, end - place.begin);
+  return place;
+}
+
+}  // namespace rudder::cuda
