@@ -125,6 +125,129 @@ TEST_P(OpsStates, RecurIsItsFormula) {
   }
 }
 
+// Runs that are long enough to go by chunks where a backend has them: whole, in parts that end
+// anywhere, beside short ones and behind drafts. Decays and steps from 0 to 1, of which some rows
+// are all alike.
+TEST_P(OpsStates, RecurOfLongRuns) {
+  ops::StateOps* const ops = ops_.state_ops();
+  if (ops == nullptr) GTEST_SKIP() << "it keeps no states";
+  constexpr int64_t kLength = 293;
+  for (const RecurCase& one : {RecurCase{"gated delta", 2, 6, 128, 128, false, true, true, false},
+                               {"narrow", 1, 2, 24, 40, false, true, true, false},
+                               {"a state space", 1, 3, 128, 64, false, false, false, true},
+                               {"a sum with steps", 2, 4, 48, 16, false, true, false, false}}) {
+    SCOPED_TRACE(one.name);
+    ASSERT_TRUE(ops_.prepare({.max_tokens = 2 * kLength,
+                              .max_rows = 8,
+                              .max_seqs = 8,
+                              .max_state_heads = one.value_heads}));
+    const int64_t keys = int64_t{one.key_heads} * one.key_dim;
+    const int64_t values = int64_t{one.value_heads} * one.value_dim;
+    const int64_t heads = one.value_heads;
+    const auto master = [&](int64_t width, double scale) {
+      Matrix rows(kLength, width);
+      const std::vector<float> drawn = random_values(kLength * width, scale);
+      for (int64_t t = 0; t < kLength; ++t) {
+        for (int64_t i = 0; i < width; ++i) {  // tokens that repeat one another
+          rows.at(t, i) = drawn[static_cast<size_t>((t >= 70 && t < 90 ? 70 : t) * width + i)];
+        }
+      }
+      return rows;
+    };
+    const Matrix qkv = master(values + 2 * keys, 1);
+    const Matrix gates = master(2 * heads, 5);
+    const auto put = [&](const Matrix& rows) {
+      return device_.put(HostTensor(std::vector<float>(rows.values.begin(), rows.values.end()),
+                                    act_, {rows.rows, rows.cols}));
+    };
+    ops::RecurArgs args{.state = {},
+                        .qkv = {},
+                        .q_begin = values,
+                        .k_begin = values + keys,
+                        .v_begin = 0,
+                        .gates = {},
+                        .a_begin = 0,
+                        .b_begin = one.has_b ? heads : -1,
+                        .key_heads = one.key_heads,
+                        .value_heads = one.value_heads,
+                        .key_dim = one.key_dim,
+                        .value_dim = one.value_dim,
+                        .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
+                        .step_low = one.skips ? 0.001f : 0.0f,
+                        .step_high = one.skips ? 0.9f : kInfinity,
+                        .a_log = floats(heads, 2, -1),
+                        .step_bias = floats(heads, 0.3),
+                        .skip = one.skips ? floats(heads, 1) : View{},
+                        .out = poisoned({1, values})};
+    const Matrix rounded = read(put(qkv));
+    const Matrix gates_rounded = read(put(gates));
+    const Matrix expected = reference_recur(
+        {.key_heads = one.key_heads,
+         .value_heads = one.value_heads,
+         .key_dim = one.key_dim,
+         .value_dim = one.value_dim,
+         .is_delta = one.is_delta,
+         .step_low = double{args.step_low},
+         .step_high = double{args.step_high},
+         .a_log = read(args.a_log),
+         .step_bias = read(args.step_bias),
+         .skip = read(args.skip)},
+        rounded.slice(0, kLength, args.q_begin, keys),
+        rounded.slice(0, kLength, args.k_begin, keys), rounded.slice(0, kLength, 0, values),
+        gates_rounded.slice(0, kLength, 0, heads),
+        one.has_b ? gates_rounded.slice(0, kLength, heads, heads) : Matrix());
+    // By chunks what a token reads is a product of bf16.
+    const double unit = GetParam().rows_are_exact ? 2e-5 : std::ldexp(1.0, -8);
+    const double tolerance = unit * std::max(1.0, max_abs(expected));
+    const ops::LayerState of = layer(args.state_floats(), args.kept_floats());
+
+    // A piece has the rows of its positions.
+    const auto step = [&](const std::vector<StatePiece>& pieces) {
+      const auto joined = [&](const Matrix& rows) {
+        Matrix all(0, rows.cols);
+        for (const StatePiece& piece : pieces) {
+          const Matrix part = rows.slice(piece.position, piece.count, 0, rows.cols);
+          all.values.insert(all.values.end(), part.values.begin(), part.values.end());
+          all.rows += part.rows;
+        }
+        return put(all);
+      };
+      ops::RecurArgs now = args;
+      now.state = access(pieces, of);
+      now.qkv = joined(qkv);
+      now.gates = joined(gates);
+      now.out = poisoned({now.qkv.num_rows(), values});
+      ops->recur(now);
+      int64_t begin = 0;
+      for (const StatePiece& piece : pieces) {
+        if (piece.state >= 0) {
+          expect_close(read(now.out.rows(begin, piece.count)),
+                       expected.slice(piece.position, piece.count, 0, values), tolerance,
+                       "tokens from " + std::to_string(piece.position) + " of state " +
+                           std::to_string(piece.state));
+        }
+        begin += piece.count;
+      }
+    };
+    step({{.count = kLength}});
+    step({{.count = 100},
+          {.state = -1, .count = 1},
+          {.state = 1, .count = 3},
+          {.state = 2, .count = 64}});
+    step({{.state = 1, .position = 3, .count = 1},
+          {.position = 100, .count = 30},
+          {.state = 2, .position = 64, .count = 129},
+          {.state = -1, .count = 70}});
+    step({{.position = 130, .count = 163},
+          {.state = 1, .position = 4, .count = 65},
+          {.state = 2, .position = 193, .count = 100}});
+    // Two of the drafts were right, so that the state is moved over kept rows first.
+    step({{.state = 1, .position = 69, .count = 1 + kDrafts, .drafts = kDrafts}});
+    step({{.state = 1, .position = 72, .count = 100}});
+    step({{.state = 1, .position = 172, .count = 121}});
+  }
+}
+
 // Two tokens of one head, computed by transformers' torch_recurrent_gated_delta_rule; and, with a
 // decay of each channel, by its chunked form.
 TEST_P(OpsStates, RecurOfAGolden) {

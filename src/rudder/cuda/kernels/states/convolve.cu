@@ -28,11 +28,12 @@ class Filter {
     Bf16* const out = static_cast<Bf16*>(p_.out) + channel_;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
+      if ((is_written >> t & 1) == 0) continue;
       float y = bias_;
 #pragma unroll
       for (int j = 0; j < kLength; ++j) y = fmaf(weight_[j], in[t + j], y);
       if (p_.silu) y = __fmul_rn(y, sigmoid(y));
-      if ((is_written >> t & 1) != 0) out[(first + t) * p_.channels] = __float2bfloat16(y);
+      out[(first + t) * p_.channels] = __float2bfloat16(y);
     }
   }
 
