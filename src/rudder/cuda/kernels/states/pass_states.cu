@@ -144,16 +144,19 @@ class PassTaker {
       const Operand s = operand(state_[2 * step], state_[2 * step + 1]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        uint32_t by[4];
-        load_matrices(by, stage.q.columns_first(16 * i, 16 * step));
-        mma<false>(found[2 * i], s.upper, by[0], by[1]);
-        mma<false>(found[2 * i + 1], s.upper, by[2], by[3]);
+        uint32_t q[4];
+        uint32_t k[4];
+        load_matrices(q, stage.q.columns_first(16 * i, 16 * step));
         if constexpr (kDelta) {
-          load_matrices(by, stage.k.columns_first(16 * i, 16 * step));
-          mma<false>(known[2 * i], s.upper, by[0], by[1]);
-          mma<false>(known[2 * i + 1], s.upper, by[2], by[3]);
-          mma<false>(known[2 * i], s.lower, by[0], by[1]);
-          mma<false>(known[2 * i + 1], s.lower, by[2], by[3]);
+          load_matrices(k, stage.k.columns_first(16 * i, 16 * step));
+          mma<false>(known[2 * i], s.lower, k[0], k[1]);
+          mma<false>(known[2 * i + 1], s.lower, k[2], k[3]);
+        }
+        mma<false>(found[2 * i], s.upper, q[0], q[1]);
+        mma<false>(found[2 * i + 1], s.upper, q[2], q[3]);
+        if constexpr (kDelta) {
+          mma<false>(known[2 * i], s.upper, k[0], k[1]);
+          mma<false>(known[2 * i + 1], s.upper, k[2], k[3]);
         }
       }
     }
@@ -195,12 +198,27 @@ class PassTaker {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) change[n][e] = 0.0f;
+    }
+    // Four sums side by side: none waits for its last product.
 #pragma unroll
-      for (int k = 0; k <= n / 2; ++k) {
-        const uint4 by = unit(stage, 0, ChunkRecord::solved_unit(n, k));
-        mma<false>(change[n], rest[k].lower, by.x, by.y);
-        mma<false>(change[n], rest[k].upper, by.z, by.w);
-        mma<false>(change[n], rest[k].upper, by.x, by.y);
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int first = 2 * k / 4 * 4; first < 8; first += 4) {
+        uint4 by[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (first + j >= 2 * k) by[j] = unit(stage, 0, ChunkRecord::solved_unit(first + j, k));
+        }
+#pragma unroll
+        for (int part = 0; part < 3; ++part) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            if (first + j < 2 * k) continue;
+            const auto& of = part == 0 ? rest[k].lower : rest[k].upper;
+            mma<false>(change[first + j], of, part == 1 ? by[j].z : by[j].x,
+                       part == 1 ? by[j].w : by[j].y);
+          }
+        }
       }
     }
   }
@@ -224,8 +242,11 @@ class PassTaker {
         const int tile = 2 * n + j / 4;
         found[tile][j % 4] *= factors_of(stage, tile, j % 4).of_query;
       }
+    }
 #pragma unroll
-      for (int k = 0; k <= n; ++k) {
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int n = k; n < 4; ++n) {
         const uint4 by = unit(stage, ChunkRecord::kMixedBegin, ChunkRecord::mixed_unit(n, k));
         mma<false>(found[2 * n], of[k], by.x, by.y);
         mma<false>(found[2 * n + 1], of[k], by.z, by.w);
@@ -280,13 +301,18 @@ class PassTaker {
       }
       const Operand of = operand(change[2 * k], change[2 * k + 1]);
 #pragma unroll
-      for (int i = 0; i < kChunkKeys / 16; ++i) {
-        uint32_t by[4];
-        load_matrices_transposed(by, stage.k.rows_first(16 * k, 16 * i));
-        mma<false>(state_[2 * i], of.lower, by[0], by[1]);
-        mma<false>(state_[2 * i + 1], of.lower, by[2], by[3]);
-        mma<false>(state_[2 * i], of.upper, by[0], by[1]);
-        mma<false>(state_[2 * i + 1], of.upper, by[2], by[3]);
+      for (int i = 0; i < kChunkKeys / 16; i += 2) {
+        uint32_t by[2][4];
+        load_matrices_transposed(by[0], stage.k.rows_first(16 * k, 16 * i));
+        load_matrices_transposed(by[1], stage.k.rows_first(16 * k, 16 * i + 16));
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            mma<false>(state_[2 * i + j], part == 0 ? of.lower : of.upper, by[j / 2][j % 2 * 2],
+                       by[j / 2][j % 2 * 2 + 1]);
+          }
+        }
       }
     }
   }
