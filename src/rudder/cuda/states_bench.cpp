@@ -331,9 +331,9 @@ double largest_difference(const std::vector<float>& x, const std::vector<float>&
 
 // By chunks and walked, from the same states.
 void compare_forms(const MixerShape& shape, int32_t seqs, int32_t each, cudaStream_t stream) {
+  const Mixers mixers(shape, seqs, int64_t{seqs} * each, 0);
   Mixers::Result results[2];
   for (int walked = 0; walked < 2; ++walked) {
-    const Mixers mixers(shape, seqs, int64_t{seqs} * each, 0);
     mixers.enqueue(Batch(seqs, kFirstTokens, 0, 0), Mixers::kAll, 0, stream);
     const Batch batch(seqs, each, kFirstTokens, 0);
     mixers.enqueue(batch, Mixers::kConvolve | (walked == 0 ? Mixers::kRecur : Mixers::kWalk), 0,

@@ -133,7 +133,7 @@ TEST_P(OpsStates, RecurOfLongRuns) {
   if (ops == nullptr) GTEST_SKIP() << "it keeps no states";
   constexpr int64_t kLength = 293;
   for (const RecurCase& one : {RecurCase{"gated delta", 2, 6, 128, 128, false, true, true, false},
-                               {"narrow", 1, 2, 24, 40, false, true, true, false},
+                               {"narrow", 1, 2, 12, 20, false, true, true, false},
                                {"a state space", 1, 3, 128, 64, false, false, false, true},
                                {"a sum with steps", 2, 4, 48, 16, false, true, false, false}}) {
     SCOPED_TRACE(one.name);

@@ -6,6 +6,14 @@
 
 namespace rudder::cuda {
 
+// Whether rows of q, k, v and out of every head are whole runs of 16 bytes.
+__device__ inline bool has_aligned_rows(const RecurParams& p) {
+  const auto places = static_cast<uint64_t>(p.qkv_stride) | p.q_begin | p.k_begin | p.v_begin |
+                      p.key_dim | p.value_dim;
+  const auto addresses = reinterpret_cast<uintptr_t>(p.qkv) | reinterpret_cast<uintptr_t>(p.out);
+  return places % 8 == 0 && addresses % 16 == 0;
+}
+
 __device__ inline bool goes_by_chunks(const StatePart& part) {
   return part.count >= kLeastRun && !part.has_drafts && part.accepted == 0;
 }

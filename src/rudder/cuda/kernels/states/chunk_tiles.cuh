@@ -38,16 +38,23 @@ __device__ inline void wait_for_runs() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// `count` rows of `channels` channels from `from`, zeros around them, by kThreads threads.
+// `count` rows of `channels` channels from `from`, zeros around them, by kThreads threads; there
+// once they have waited. is_aligned: in whole runs of 16 bytes.
 template <int kThreads, int kChannels>
 __device__ void send_tile(ChunkTile<kChannels>& to, const Bf16* from, int64_t stride, int count,
-                          int channels, int thread) {
+                          int channels, bool is_aligned, int thread) {
   using Tile = ChunkTile<kChannels>;
   for (int i = thread; i < 64 * Tile::kRuns; i += kThreads) {
     const int row = i / Tile::kRuns;
     const int column = i % Tile::kRuns * kRun;
     const bool is_there = row < count && column < channels;
-    send_run(&to.rows[row][column], is_there ? from + row * stride + column : from, is_there);
+    const Bf16* const run = is_there ? from + row * stride + column : from;
+    if (is_aligned) {
+      send_run(&to.rows[row][column], run, is_there);
+    } else {
+      store_run<true>(&to.rows[row][column], kRun,
+                      load_run<false>(run, is_there ? channels - column : 0));
+    }
   }
 }
 

@@ -31,6 +31,7 @@ class PassSender {
         part_(part),
         head_(head),
         column_(static_cast<int>(blockIdx.x) * kColumns),
+        is_aligned_(has_aligned_rows(p)),
         thread_(static_cast<int>(threadIdx.x) - 32 * kTakers) {}
 
   __device__ void send(PassStage& to, int chunk) const {
@@ -40,11 +41,11 @@ class PassSender {
     const auto* const row = static_cast<const Bf16*>(p_.qkv) + begin * p_.qkv_stride;
     const int of_keys = head_ / (p_.value_heads / p_.key_heads) * p_.key_dim;
     send_tile<kOfThese>(to.k, row + p_.k_begin + of_keys, p_.qkv_stride, count, p_.key_dim,
-                        thread_);
+                        is_aligned_, thread_);
     send_tile<kOfThese>(to.q, row + p_.q_begin + of_keys, p_.qkv_stride, count, p_.key_dim,
-                        thread_);
+                        is_aligned_, thread_);
     send_tile<kOfThese>(to.v, row + p_.v_begin + head_ * p_.value_dim + column_, p_.qkv_stride,
-                        count, p_.value_dim - column_, thread_);
+                        count, p_.value_dim - column_, is_aligned_, thread_);
     const int64_t slot = chunk_slot(begin, chunk == 0);
     const uint8_t* const record = p_.chunks + (slot * p_.value_heads + head_) * ChunkRecord::kBytes;
     const int first = p_.rule == ops::RecurRule::kDelta ? 0 : ChunkRecord::kMixedBegin / 16;
@@ -58,6 +59,7 @@ class PassSender {
   const StatePart& part_;
   const int head_;
   const int column_;
+  const bool is_aligned_;
   const int thread_;
 };
 
@@ -275,12 +277,18 @@ class PassTaker {
     __syncwarp();
     const int count = min(kChunk, part_.count - chunk * kChunk);
     const int half = lane_ % 2 * kRun;
+    const bool is_aligned = has_aligned_rows(p_);
     if (column_ + half >= p_.value_dim) return;
     Bf16* const to = static_cast<Bf16*>(p_.out) + int64_t{head_} * p_.value_dim + column_ + half;
     const int64_t width = int64_t{p_.value_heads} * p_.value_dim;
     for (int t = lane_ / 2; t < count; t += 16) {
-      *reinterpret_cast<uint4*>(to + (part_.begin + chunk * kChunk + t) * width) =
-          *reinterpret_cast<const uint4*>(&stage.v.rows[t][16 * warp_ + half]);
+      const Packed run = load_run<true>(&stage.v.rows[t][16 * warp_ + half], kRun);
+      Bf16* const row = to + (part_.begin + chunk * kChunk + t) * width;
+      if (is_aligned) {
+        store_run<true>(row, kRun, run);
+      } else {
+        store_run<false>(row, p_.value_dim - column_ - half, run);
+      }
     }
   }
 
@@ -385,11 +393,7 @@ cudaError_t launch_pass_states(const RecurParams& p, int32_t num_sms, cudaStream
 bool takes_chunks(const RecurParams& p) {
   // Steps of one token of each sequence, or of its drafts, have no long run.
   const int32_t short_ones = p.state.seqs * std::max(1, p.state.kept_rows);
-  const bool is_of_runs = p.qkv_stride % kRun == 0 && p.q_begin % kRun == 0 &&
-                          p.k_begin % kRun == 0 && p.v_begin % kRun == 0 && p.key_dim % kRun == 0 &&
-                          p.value_dim % kRun == 0 && reinterpret_cast<uintptr_t>(p.qkv) % 16 == 0 &&
-                          reinterpret_cast<uintptr_t>(p.out) % 16 == 0;
-  return p.chunks != nullptr && is_of_runs && p.key_dim <= kChunkKeys && !p.gates.a_by_channel &&
+  return p.chunks != nullptr && p.key_dim <= kChunkKeys && !p.gates.a_by_channel &&
          p.state.tokens - short_ones + 1 >= kLeastRun;
 }
 

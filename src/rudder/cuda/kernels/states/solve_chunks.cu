@@ -62,10 +62,11 @@ class SolveBlock {
   __device__ void send_rows(const ChunkPlace& place) const {
     const auto* const row =
         static_cast<const Bf16*>(p_.qkv) + place.begin * p_.qkv_stride + key_head_ * p_.key_dim;
+    const bool is_aligned = has_aligned_rows(p_);
     send_tile<kThreads>(shared_.rows.q, row + p_.q_begin, p_.qkv_stride, place.count, p_.key_dim,
-                        thread_);
+                        is_aligned, thread_);
     send_tile<kThreads>(shared_.rows.k, row + p_.k_begin, p_.qkv_stride, place.count, p_.key_dim,
-                        thread_);
+                        is_aligned, thread_);
   }
 
   // By one warp: sums in double, as their differences are what counts.
