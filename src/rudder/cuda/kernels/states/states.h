@@ -82,7 +82,7 @@ struct RecurParams {
 // Runs that do not go by chunks:
 // token by token, with the state in registers: it is read once and written once, which is the floor
 // of a decode. A sum over keys has the same order for any step and any `columns`. Of a long
-// prompt it takes a token's latency for each token, about 170 cycles.
+// prompt it takes a token's latency for each token, 600 ns on an H200.
 cudaError_t launch_recur(const RecurParams& params, int32_t num_sms, cudaStream_t stream);
 
 // What a row is kept of: `count` numbers of each row, side by side.
