@@ -8,10 +8,10 @@ namespace rudder::cuda {
 
 // Whether rows of q, k, v and out of every head are whole runs of 16 bytes.
 __device__ inline bool has_aligned_rows(const RecurParams& p) {
-  const auto places = static_cast<uint64_t>(p.qkv_stride) | p.q_begin | p.k_begin | p.v_begin |
-                      p.key_dim | p.value_dim;
+  const auto elements = static_cast<uint64_t>(p.qkv_stride) | p.q_begin | p.k_begin | p.v_begin |
+                        p.key_dim | p.value_dim;
   const auto addresses = reinterpret_cast<uintptr_t>(p.qkv) | reinterpret_cast<uintptr_t>(p.out);
-  return places % 8 == 0 && addresses % 16 == 0;
+  return elements % 8 == 0 && addresses % 16 == 0;
 }
 
 __device__ inline bool goes_by_chunks(const StatePart& part) {
@@ -28,7 +28,7 @@ __device__ inline int sequence_at(const StateParams& p, int token) {
 }
 
 // A chunk of a run: its tokens of the step.
-struct ChunkPlace {
+struct ChunkOfRun {
   StatePart part;
   int seq = -1;   // -1: there is none
   int begin = 0;  // first token
@@ -36,26 +36,26 @@ struct ChunkPlace {
 };
 
 // The chunk of `tile` that is the first of its run, or the one that is not.
-__device__ inline ChunkPlace find_chunk(const StateParams& p, int tile, bool is_first) {
-  ChunkPlace place;
+__device__ inline ChunkOfRun find_chunk(const StateParams& p, int tile, bool is_first) {
+  ChunkOfRun found;
   const int tokens = p.q_begin[p.seqs];
   const int low = tile * kChunk;
-  if (low >= tokens) return place;
+  if (low >= tokens) return found;
   // What begins in a tile and is long is the last of it.
   const int seq = sequence_at(p, is_first ? min(low + kChunk, tokens) - 1 : low);
-  if (seq < 0) return place;
-  place.part = load_part(p, seq);
-  if (!goes_by_chunks(place.part)) return place;
-  const int behind = low - place.part.begin;
-  place.begin =
-      is_first ? place.part.begin : place.part.begin + (behind + kChunk - 1) / kChunk * kChunk;
-  const int end = place.part.begin + place.part.count;
+  if (seq < 0) return found;
+  found.part = load_part(p, seq);
+  if (!goes_by_chunks(found.part)) return found;
+  const int behind = low - found.part.begin;
+  found.begin =
+      is_first ? found.part.begin : found.part.begin + (behind + kChunk - 1) / kChunk * kChunk;
+  const int end = found.part.begin + found.part.count;
   const bool is_there =
-      is_first ? behind <= 0 : behind > 0 && place.begin < end && place.begin < low + kChunk;
-  if (!is_there) return place;
-  place.seq = seq;
-  place.count = min(kChunk, end - place.begin);
-  return place;
+      is_first ? behind <= 0 : behind > 0 && found.begin < end && found.begin < low + kChunk;
+  if (!is_there) return found;
+  found.seq = seq;
+  found.count = min(kChunk, end - found.begin);
+  return found;
 }
 
 }  // namespace rudder::cuda

@@ -34,8 +34,13 @@ __device__ inline void send_run(void* to, const void* from, bool is_there) {
                "r"(is_there ? 16 : 0)
                : "memory");
 }
-__device__ inline void wait_for_runs() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+__device__ inline void end_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// For all but the last kPending groups.
+template <int kPending>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // `count` rows of `channels` channels from `from`, zeros around them, by kThreads threads; there
@@ -44,17 +49,23 @@ template <int kThreads, int kChannels>
 __device__ void send_tile(ChunkTile<kChannels>& to, const Bf16* from, int64_t stride, int count,
                           int channels, bool is_aligned, int thread) {
   using Tile = ChunkTile<kChannels>;
-  for (int i = thread; i < 64 * Tile::kRuns; i += kThreads) {
-    const int row = i / Tile::kRuns;
-    const int column = i % Tile::kRuns * kRun;
-    const bool is_there = row < count && column < channels;
-    const Bf16* const run = is_there ? from + row * stride + column : from;
-    if (is_aligned) {
-      send_run(&to.rows[row][column], run, is_there);
-    } else {
-      store_run<true>(&to.rows[row][column], kRun,
-                      load_run<false>(run, is_there ? channels - column : 0));
+  static_assert(64 * Tile::kRuns % kThreads == 0);
+  const auto for_each_run = [&](const auto& send) {
+#pragma unroll 4
+    for (int i = 0; i < 64 * Tile::kRuns; i += kThreads) {
+      const int row = (i + thread) / Tile::kRuns;
+      const int column = (i + thread) % Tile::kRuns * kRun;
+      const bool is_there = row < count && column < channels;
+      send(&to.rows[row][column], is_there ? from + row * stride + column : from,
+           is_there ? channels - column : 0);
     }
+  };
+  if (is_aligned) {
+    for_each_run([](Bf16* run, const Bf16* of, int left) { send_run(run, of, left > 0); });
+  } else {
+    for_each_run([](Bf16* run, const Bf16* of, int left) {
+      store_run<true>(run, kRun, load_run<false>(of, left));
+    });
   }
 }
 

@@ -19,9 +19,9 @@ struct PassStage {
   ChunkTile<kColumns> v;  // then out
   alignas(16) uint8_t record[ChunkRecord::kUsedBytes];
 };
-struct PassShared {
-  PassStage stages[2];
-};
+// Two blocks share a multiprocessor, or one has it alone and fetches further ahead.
+constexpr int kStagesOfTwo = 2;
+constexpr int kStagesOfOne = 4;
 
 // Rows of a run's chunks, by the warps that send them.
 class PassSender {
@@ -335,32 +335,36 @@ class PassTaker {
   float state_[kChunkKeys / 8][4] = {};
 };
 
-template <bool kDelta>
+template <bool kDelta, int kStages>
 __global__ void __launch_bounds__(kThreads, 2) pass_states_kernel(const RecurParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
-  auto& shared = *reinterpret_cast<PassShared*>(memory);
+  auto* const stages = reinterpret_cast<PassStage*>(memory);
   dependency_wait();
   const auto head = static_cast<int>(blockIdx.y);
-  const ChunkPlace place = find_chunk(p.state, static_cast<int>(blockIdx.z), true);
-  const StatePart& part = place.part;
-  if (place.seq < 0) return;
+  const ChunkOfRun first = find_chunk(p.state, static_cast<int>(blockIdx.z), true);
+  const StatePart& part = first.part;
+  if (first.seq < 0) return;
   const int chunks = (part.count + kChunk - 1) / kChunk;
   if (threadIdx.x < 32 * kTakers) {
     PassTaker<kDelta> taker(p, part, head);
     taker.load();
     for (int i = 0; i < chunks; ++i) {
       __syncthreads();  // the chunk is there
-      taker.take(shared.stages[i % 2], i);
+      taker.take(stages[i % kStages], i);
     }
     dependency_trigger();
     taker.store();
   } else {
     const PassSender sender(p, part, head);
-    sender.send(shared.stages[0], 0);
+    const auto send = [&](int chunk) {
+      if (chunk < chunks) sender.send(stages[chunk % kStages], chunk);
+      end_group();
+    };
+    for (int i = 0; i + 1 < kStages; ++i) send(i);
     for (int i = 0; i < chunks; ++i) {
-      wait_for_runs();
+      wait_for_groups<kStages - 2>();
       __syncthreads();  // and the one before is taken
-      if (i + 1 < chunks) sender.send(shared.stages[(i + 1) % 2], i + 1);
+      send(i + kStages - 1);
     }
     dependency_trigger();
   }
@@ -372,15 +376,16 @@ cudaError_t launch_rule(const RecurParams& p, int32_t num_sms, cudaStream_t stre
   const dim3 grid(static_cast<unsigned>((p.value_dim + kColumns - 1) / kColumns),
                   static_cast<unsigned>(p.value_heads),
                   static_cast<unsigned>(chunk_slots(p.state.tokens) / 2));
-  // Where each block of one run may have a multiprocessor to itself, no two share one.
-  constexpr auto kAlone = static_cast<int>(120u << 10);
-  static_assert(sizeof(PassShared) <= kAlone);
-  const cudaError_t error = cudaFuncSetAttribute(
-      pass_states_kernel<kDelta>, cudaFuncAttributeMaxDynamicSharedMemorySize, kAlone);
-  if (error != cudaSuccess) return error;
-  const bool is_alone = static_cast<int32_t>(grid.x * grid.y) <= num_sms && p.state.seqs == 1;
-  return launch_pdl(pass_states_kernel<kDelta>, grid, dim3(kThreads),
-                    is_alone ? kAlone : sizeof(PassShared), stream, p);
+  const auto launch = [&](auto kernel, size_t stages) {
+    const size_t bytes = stages * sizeof(PassStage);
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error != cudaSuccess) return error;
+    return launch_pdl(kernel, grid, dim3(kThreads), bytes, stream, p);
+  };
+  const bool is_alone = p.state.seqs == 1 && static_cast<int32_t>(grid.x * grid.y) <= num_sms;
+  if (is_alone) return launch(pass_states_kernel<kDelta, kStagesOfOne>, kStagesOfOne);
+  return launch(pass_states_kernel<kDelta, kStagesOfTwo>, kStagesOfTwo);
 }
 
 }  // namespace

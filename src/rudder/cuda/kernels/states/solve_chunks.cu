@@ -39,10 +39,11 @@ class SolveBlock {
         head_(static_cast<int>(blockIdx.y)),
         key_head_(head_ / (p.value_heads / p.key_heads)) {}
 
-  __device__ void run(const ChunkPlace& place, uint8_t* record) {
-    send_rows(place);
-    if (warp_ == 0) sum_decays(place);
-    wait_for_runs();
+  __device__ void run(const ChunkOfRun& found, uint8_t* record) {
+    send_rows(found);
+    if (warp_ == 0) sum_decays(found);
+    end_group();
+    wait_for_groups<0>();
     __syncthreads();
     find_lengths();
     multiply();
@@ -59,18 +60,18 @@ class SolveBlock {
   }
 
  private:
-  __device__ void send_rows(const ChunkPlace& place) const {
+  __device__ void send_rows(const ChunkOfRun& found) const {
     const auto* const row =
-        static_cast<const Bf16*>(p_.qkv) + place.begin * p_.qkv_stride + key_head_ * p_.key_dim;
+        static_cast<const Bf16*>(p_.qkv) + found.begin * p_.qkv_stride + key_head_ * p_.key_dim;
     const bool is_aligned = has_aligned_rows(p_);
-    send_tile<kThreads>(shared_.rows.q, row + p_.q_begin, p_.qkv_stride, place.count, p_.key_dim,
+    send_tile<kThreads>(shared_.rows.q, row + p_.q_begin, p_.qkv_stride, found.count, p_.key_dim,
                         is_aligned, thread_);
-    send_tile<kThreads>(shared_.rows.k, row + p_.k_begin, p_.qkv_stride, place.count, p_.key_dim,
+    send_tile<kThreads>(shared_.rows.k, row + p_.k_begin, p_.qkv_stride, found.count, p_.key_dim,
                         is_aligned, thread_);
   }
 
   // By one warp: sums in double, as their differences are what counts.
-  __device__ void sum_decays(const ChunkPlace& place) const {
+  __device__ void sum_decays(const ChunkOfRun& found) const {
     constexpr float kLeast = -1e30f;  // of which sums and differences are numbers
     const float rate = expf(p_.a_log[head_]);
     const float bias = p_.step_bias[head_];
@@ -79,9 +80,9 @@ class SolveBlock {
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * lane_ + i;
       float beta = 0.0f;
-      if (t < place.count) {
+      if (t < found.count) {
         const auto* const gates = static_cast<const Bf16*>(p_.gates.rows) +
-                                  int64_t{place.begin + t} * p_.gates.stride + head_;
+                                  int64_t{found.begin + t} * p_.gates.stride + head_;
         const float a = __bfloat162float(gates[p_.gates.a_begin]);
         const float step = fminf(fmaxf(softplus(__fadd_rn(a, bias)), p_.step_low), p_.step_high);
         beta = p_.gates.b_begin < 0 ? step : sigmoid(__bfloat162float(gates[p_.gates.b_begin]));
@@ -270,11 +271,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) solve_chunks_kernel(const R
   dependency_wait();
   const auto tile = static_cast<int>(blockIdx.x) / 2;
   const bool is_first = blockIdx.x % 2 != 0;
-  const ChunkPlace place = find_chunk(p.state, tile, is_first);
-  if (place.seq >= 0) {
-    const int64_t slot = chunk_slot(place.begin, is_first);
+  const ChunkOfRun found = find_chunk(p.state, tile, is_first);
+  if (found.seq >= 0) {
+    const int64_t slot = chunk_slot(found.begin, is_first);
     SolveBlock<kDelta> block(p, shared);
-    block.run(place, p.chunks + (slot * p.value_heads + blockIdx.y) * ChunkRecord::kBytes);
+    block.run(found, p.chunks + (slot * p.value_heads + blockIdx.y) * ChunkRecord::kBytes);
   }
   dependency_trigger();
 }
