@@ -361,7 +361,7 @@ class CudaOps final : public ops::Ops,
   ExpertOps expert_ops_{
       *this,    memory_,  uploader_,
       stream(), enqueue_, {info_.num_sms, settings_.batch_invariant, settings_.low_format}};
-  StateOps state_ops_{enqueue_, info_.num_sms};
+  StateOps state_ops_{memory_, enqueue_, {info_.num_sms, !settings_.batch_invariant}};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
@@ -407,6 +407,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(expert_ops_.prepare(bounds));
+  RUDDER_TRY_VOID(state_ops_.prepare(bounds));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
       linear_->prepare(bounds.linears, bounds.head, bounds.max_tokens, bounds.max_rows));

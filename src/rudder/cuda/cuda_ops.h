@@ -18,6 +18,7 @@
 // - Attention: one kernel for prompts and decodes, whose tiles of keys begin at multiples of their
 //   size; a token of a tree of drafts is a decode behind its path. Without the mode decodes are
 //   split so that they fill the device.
+// - Recurrences: every token is walked. Without the mode runs of 64 tokens and more go by chunks.
 // All other ops (norms, rope, quantisation, activations, sampling) work on a row or a
 // token at a time, in an order that depends on its width alone, in either mode.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/states/chunks.h"
 #include "rudder/cuda/kernels/states/states.h"
 
 namespace rudder::cuda {
@@ -93,6 +94,14 @@ ops::StateLimits StateOps::state_limits() const {
   return {.filter = kMostFilter, .key_dim = kMostKeyDim};
 }
 
+Result<void> StateOps::prepare(const ops::StepBounds& bounds) {
+  if (!settings_.by_chunks || bounds.max_state_heads == 0) return {};
+  const int64_t bytes = chunk_bytes(bounds.max_tokens, bounds.max_state_heads);
+  if (static_cast<int64_t>(chunks_.bytes()) >= bytes) return {};
+  RUDDER_TRY(chunks_, memory_.allocate_raw(DType::kU8, {bytes}));
+  return {};
+}
+
 void StateOps::convolve(const ops::ConvolveArgs& args) {
   const ConvolveParams params = convolve_params(args);
   run_("convolve", {&args.x, &args.out},
@@ -103,9 +112,13 @@ void StateOps::convolve(const ops::ConvolveArgs& args) {
 }
 
 void StateOps::recur(const ops::RecurArgs& args) {
-  const RecurParams params = recur_params(args);
+  RecurParams params = recur_params(args);
+  if (chunk_bytes(params.state.tokens, params.value_heads) <=
+      static_cast<int64_t>(chunks_.bytes())) {
+    params.chunks = pointer<uint8_t>(chunks_);
+  }
   run_("recur", {&args.qkv, &args.out},
-       [&](cudaStream_t stream) { return launch_recur(params, num_sms_, stream); });
+       [&](cudaStream_t stream) { return launch_recur(params, settings_.num_sms, stream); });
   if (params.state.kept == nullptr) return;
   const int64_t keys = int64_t{args.key_heads} * args.key_dim;
   const int64_t values = int64_t{args.value_heads} * args.value_dim;

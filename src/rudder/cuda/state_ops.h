@@ -9,6 +9,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "rudder/base/result.h"
+#include "rudder/cuda/device_memory.h"
 #include "rudder/ops/facets.h"
 
 namespace rudder::cuda {
@@ -18,7 +20,18 @@ class StateOps final : public ops::StateOps {
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
                                  const Launcher& launcher)>;
-  StateOps(Run run, int32_t num_sms) : run_(std::move(run)), num_sms_(num_sms) {}
+  // by_chunks: long runs of tokens go by chunks (kernels/states/chunks.h), whose sums have another
+  // order than those of one token after the other.
+  struct Settings {
+    int32_t num_sms = 132;
+    bool by_chunks = true;
+  };
+  // `memory` outlives it.
+  StateOps(DeviceMemory& memory, Run run, const Settings& settings)
+      : memory_(memory), run_(std::move(run)), settings_(settings) {}
+
+  // Room for the chunks of every step, where long runs go by them.
+  Result<void> prepare(const ops::StepBounds& bounds);
 
   ops::StateLimits state_limits() const override;
   void convolve(const ops::ConvolveArgs& args) override;
@@ -26,8 +39,10 @@ class StateOps final : public ops::StateOps {
   void gate_rows(const ops::GateRowsArgs& args) override;
 
  private:
+  DeviceMemory& memory_;
   const Run run_;
-  const int32_t num_sms_;
+  const Settings settings_;
+  tensor::View chunks_;  // u8; empty: nothing goes by chunks
 };
 
 }  // namespace rudder::cuda

@@ -6,15 +6,18 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
 #include "rudder/cuda/experts_bench.h"
+#include "rudder/cuda/kernels/states/chunks.h"
 #include "rudder/cuda/kernels/states/states.h"
 
 namespace rudder::cuda {
@@ -98,6 +101,8 @@ class Mixers {
         rows_(most_tokens * shape.row_width()),
         mixed_(most_tokens * shape.channels),
         out_(most_tokens * std::max<int64_t>(shape.values(), shape.channels)),
+        chunks_(std::max<int64_t>(chunk_bytes(static_cast<int32_t>(most_tokens), shape.value_heads),
+                                  1)),
         weights_(std::vector<float>(
             static_cast<size_t>(std::max(shape.channels * shape.length, shape.channels)), 0.3f)) {
     const Numbers some(int64_t{4} << 20, false);
@@ -110,15 +115,51 @@ class Mixers {
     }
   }
 
-  enum Kernel : unsigned { kConvolve = 1, kRecur = 2, kGate = 4, kAll = 7 };
+  // kWalk: recur, of which no run goes by chunks; kSolve, kPass: the kernels of those that do.
+  enum Kernel : unsigned {
+    kConvolve = 1,
+    kRecur = 2,
+    kGate = 4,
+    kAll = 7,
+    kWalk = 8,
+    kSolve = 16,
+    kPass = 32
+  };
 
   void enqueue(const Batch& batch, unsigned kernels, int32_t columns, cudaStream_t stream) const {
     for (int i = 0; i < shape_.layers; ++i) {
       if ((kernels & kConvolve) != 0) convolve(batch, i, stream);
       if (shape_.value_heads == 0) continue;
-      if ((kernels & kRecur) != 0) recur(batch, i, columns, stream);
+      for (const Kernel kernel : {kRecur, kWalk, kSolve, kPass}) {
+        if ((kernels & kernel) != 0) recur(batch, i, kernel, columns, stream);
+      }
       if ((kernels & kGate) != 0) gate(batch, stream);
     }
+  }
+
+  // What layer 0 has written of `batch`: rows, and states behind them.
+  struct Result {
+    std::vector<float> out;
+    std::vector<float> states;
+  };
+  Result result(const Batch& batch, cudaStream_t stream) const {
+    must(cudaStreamSynchronize(stream), "run");
+    std::vector<uint16_t> rows(static_cast<size_t>(batch.tokens() * shape_.values()));
+    must(cudaMemcpy(rows.data(), out_.data(), 2 * rows.size(), cudaMemcpyDeviceToHost), "rows");
+    Result result;
+    for (const uint16_t bits : rows) {
+      result.out.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
+    }
+    const auto of_one = static_cast<size_t>(shape_.matrix_bytes() / 4);
+    result.states.resize(static_cast<size_t>(batch.seqs()) * of_one);
+    for (int64_t i = 0; i < batch.seqs(); ++i) {
+      must(cudaMemcpy(result.states.data() + static_cast<size_t>(i) * of_one,
+                      pool_.data() + i * shape_.layers * shape_.bytes() + shape_.matrix_begin() +
+                          ops::kStateLine,
+                      4 * of_one, cudaMemcpyDeviceToHost),
+           "states");
+    }
+    return result;
   }
 
  private:
@@ -150,7 +191,8 @@ class Mixers {
   }
 
   // Of kSum, as mixers of that kind have it, v lies in front of k and q.
-  void recur(const Batch& batch, int layer, int32_t columns, cudaStream_t stream) const {
+  void recur(const Batch& batch, int layer, Kernel kernel, int32_t columns,
+             cudaStream_t stream) const {
     const bool is_sum = shape_.rule == ops::RecurRule::kSum;
     const int32_t keys = shape_.key_heads * shape_.key_dim;
     const auto values = static_cast<int32_t>(shape_.values());
@@ -176,6 +218,11 @@ class Mixers {
     p.skip = is_sum ? weights_.data() : nullptr;
     p.out = out_.data();
     p.columns = columns;
+    p.chunks = kernel == kWalk ? nullptr : chunks_.data();
+    if (kernel == kSolve) return must(launch_solve_chunks(p, stream), "solve chunks");
+    if (kernel == kPass) {
+      return must(launch_pass_states(p, kMultiprocessors, stream), "pass states");
+    }
     must(launch_recur(p, kMultiprocessors, stream), "recur");
     if (kept_rows_ == 0) return;
     const auto* const qkv = mixed_.data();
@@ -211,6 +258,7 @@ class Mixers {
   Buffer<uint16_t> rows_;   // [tokens, row_width]: inputs of the convolution, gates, a and b
   Buffer<uint16_t> mixed_;  // behind the convolution
   Buffer<uint16_t> out_;
+  Buffer<uint8_t> chunks_;
   Buffer<float> weights_;
 };
 
@@ -235,8 +283,14 @@ void bench_case(const MixerShape& shape, const StepCase& one, const Buffer<uint8
   add(Mixers::kAll, 0);
   add(Mixers::kConvolve, 0);
   if (shape.value_heads > 0) {
-    for (const int32_t columns : {0, 1, 2, 4}) add(Mixers::kRecur, columns);
+    for (const int32_t columns : {0, 1, 2, 4}) {
+      add(columns == 0 ? Mixers::kRecur : Mixers::kWalk, columns);
+    }
     add(Mixers::kGate, 0);
+    if (is_prompt) {
+      add(Mixers::kSolve, 0);
+      add(Mixers::kPass, 0);
+    }
   }
   std::vector<double> us = time_graphs(graphs, 11, flush, stream);
   for (double& one_us : us) one_us /= shape.layers;
@@ -252,10 +306,44 @@ void bench_case(const MixerShape& shape, const StepCase& one, const Buffer<uint8
   if (shape.value_heads > 0) {
     const double of_state = floor_of(2 * seqs * shape.matrix_bytes());
     std::printf(
-        "  recur %7.1f (floor %6.1f, %5.1f %%; 1, 2, 4 columns: %.1f %.1f %.1f)  gate %5.1f", us[2],
-        of_state, 100 * of_state / us[2], us[3], us[4], us[5], us[6]);
+        "  recur %7.1f (floor %6.1f, %5.1f %%; walked by 1, 2, 4 columns: %.1f %.1f %.1f)  gate "
+        "%5.1f",
+        us[2], of_state, 100 * of_state / us[2], us[3], us[4], us[5], us[6]);
+    if (is_prompt) std::printf("  solve %.1f  pass %.1f", us[7], us[8]);
   }
   std::printf("\n");
+  std::fflush(stdout);
+}
+
+double root_mean_square(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  return std::sqrt(sum / static_cast<double>(x.size()));
+}
+double largest_difference(const std::vector<float>& x, const std::vector<float>& y) {
+  double most = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double difference = std::abs(double{x[i]} - y[i]);
+    most = difference <= most ? most : difference;  // NaN stays
+  }
+  return most;
+}
+
+// By chunks and walked, from the same states.
+void compare_forms(const MixerShape& shape, int32_t seqs, int32_t each, cudaStream_t stream) {
+  const Mixers mixers(shape, seqs, int64_t{seqs} * each, 0);
+  Mixers::Result results[2];
+  for (int walked = 0; walked < 2; ++walked) {
+    mixers.enqueue(Batch(seqs, kFirstTokens, 0, 0), Mixers::kAll, 0, stream);
+    const Batch batch(seqs, each, kFirstTokens, 0);
+    mixers.enqueue(batch, Mixers::kConvolve | (walked == 0 ? Mixers::kRecur : Mixers::kWalk), 0,
+                   stream);
+    results[walked] = mixers.result(batch, stream);
+  }
+  std::printf("  %d x %d by chunks and walked: out %.2g of %.3g, state %.2g of %.3g\n", seqs, each,
+              largest_difference(results[0].out, results[1].out), root_mean_square(results[1].out),
+              largest_difference(results[0].states, results[1].states),
+              root_mean_square(results[1].states));
   std::fflush(stdout);
 }
 
@@ -280,6 +368,10 @@ int run_states_bench(std::string_view part) {
                                 {1, 2048, 0},
                                 {4, 512, 0}}) {
       bench_case(shape, one, flush, stream);
+    }
+    if (shape.value_heads == 0) continue;
+    for (const auto& [seqs, each] : {std::pair(1, 64), {1, 2048}, {3, 333}, {1, 8191}}) {
+      compare_forms(shape, seqs, each, stream);
     }
   }
   return 0;

@@ -412,6 +412,13 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 
+// Value heads of a layer's recurrence; 0: it has none.
+int32_t state_heads_of(const LayerSpec& layer) {
+  if (const auto* const delta = std::get_if<GatedDelta>(&layer.mixer)) return delta->value_heads;
+  const StateSpace* const space = space_of(layer);
+  return space == nullptr ? 0 : space->heads;
+}
+
 // Tells the backend what steps of this model look like.
 Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                              std::span<const ops::KvLayer> kv, ops::Ops& ops,
@@ -443,6 +450,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
     if (const auto* const mlp = std::get_if<Experts>(&spec.layers[i].mlp)) {
       bounds.max_chosen = std::max(bounds.max_chosen, mlp->chosen);
     }
+    bounds.max_state_heads = std::max(bounds.max_state_heads, state_heads_of(spec.layers[i]));
   }
   bounds.linears = linears;
   bounds.experts = experts;

@@ -1,8 +1,10 @@
 // convolve(), recur() and gate_rows(), of backends that have StateOps.
 #include "rudder/testing/ops_conformance_states.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -50,12 +52,6 @@ TEST_P(OpsStates, ConvolveIsItsFormula) {
                  4e-6, "what is convolved");
   }
 }
-
-struct RecurCase {
-  std::string name;
-  int32_t key_heads, value_heads, key_dim, value_dim;
-  bool a_by_channel, has_b, is_delta, skips;
-};
 
 std::vector<RecurCase> recur_cases() {
   return {{"gated delta", 2, 6, 16, 20, false, true, true, false},
@@ -127,6 +123,41 @@ TEST_P(OpsStates, RecurIsItsFormula) {
             ? Matrix()
             : (one.a_by_channel ? qkv : gates).slice(0, kTokens, args.b_begin, one.value_heads));
     expect_close(read(args.out), expected, 2e-5 * std::max(1.0, max_abs(expected)), one.name);
+  }
+}
+
+// Runs that are long enough to go by chunks where a backend has them: whole, in parts that end
+// anywhere, beside short ones and behind drafts.
+TEST_P(OpsStates, RecurOfLongRuns) {
+  if (ops_.state_ops() == nullptr) GTEST_SKIP() << "it keeps no states";
+  for (const RecurCase& one : {RecurCase{"gated delta", 2, 6, 128, 128, false, true, true, false},
+                               {"narrow", 1, 2, 12, 20, false, true, true, false},
+                               {"a state space", 1, 3, 128, 64, false, false, false, true},
+                               {"a sum with steps", 2, 4, 48, 16, false, true, false, false}}) {
+    SCOPED_TRACE(one.name);
+    ASSERT_TRUE(ops_.prepare({.max_tokens = 2 * LongRun::kLength,
+                              .max_rows = 8,
+                              .max_seqs = 8,
+                              .max_state_heads = one.value_heads}));
+    const LongRun run = long_run(one);
+    const ops::LayerState of = layer(run.args.state_floats(), run.args.kept_floats());
+    const auto step = [&](const std::vector<StatePiece>& pieces) { expect_step(run, of, pieces); };
+    step({{.count = LongRun::kLength}});
+    step({{.count = 100},
+          {.state = -1, .count = 1},
+          {.state = 1, .count = 3},
+          {.state = 2, .count = 64}});
+    step({{.state = 1, .position = 3, .count = 1},
+          {.position = 100, .count = 30},
+          {.state = 2, .position = 64, .count = 129},
+          {.state = -1, .count = 70}});
+    step({{.position = 130, .count = 163},
+          {.state = 1, .position = 4, .count = 65},
+          {.state = 2, .position = 193, .count = 100}});
+    // Two of the drafts were right, so that the state is moved over kept rows first.
+    step({{.state = 1, .position = 69, .count = 1 + kDrafts, .drafts = kDrafts}});
+    step({{.state = 1, .position = 72, .count = 100}});
+    step({{.state = 1, .position = 172, .count = 121}});
   }
 }
 
@@ -208,4 +239,92 @@ TEST_P(OpsConformance, GateRows) {
 }
 
 }  // namespace
+
+// Decays and steps from 0 to 1; some tokens are all alike.
+OpsStates::LongRun OpsStates::long_run(const RecurCase& one) {
+  constexpr int64_t kLength = LongRun::kLength;
+  const int64_t keys = int64_t{one.key_heads} * one.key_dim;
+  const int64_t values = int64_t{one.value_heads} * one.value_dim;
+  const int64_t heads = one.value_heads;
+  const auto drawn = [&](int64_t width, double scale) {
+    std::vector<float> rows = random_values(kLength * width, scale);
+    for (int64_t t = 71; t < 90; ++t) {
+      std::copy_n(rows.begin() + 70 * width, width, rows.begin() + t * width);
+    }
+    return read(device_.put(HostTensor(rows, act_, {kLength, width})));
+  };
+  LongRun run{.args = {.state = {},
+                       .qkv = {},
+                       .q_begin = values,
+                       .k_begin = values + keys,
+                       .v_begin = 0,
+                       .gates = {},
+                       .a_begin = 0,
+                       .b_begin = one.has_b ? heads : -1,
+                       .key_heads = one.key_heads,
+                       .value_heads = one.value_heads,
+                       .key_dim = one.key_dim,
+                       .value_dim = one.value_dim,
+                       .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
+                       .step_low = one.skips ? 0.001f : 0.0f,
+                       .step_high = one.skips ? 0.9f : kInfinity,
+                       .a_log = floats(heads, 2, -1),
+                       .step_bias = floats(heads, 0.3),
+                       .skip = one.skips ? floats(heads, 1) : View{},
+                       .out = poisoned({1, values})},
+              .qkv = drawn(values + 2 * keys, 1),
+              .gates = drawn(2 * heads, 5),
+              .expected = {}};
+  const auto part = [&](const Matrix& rows, int64_t begin, int64_t count) {
+    return rows.slice(0, kLength, begin, count);
+  };
+  run.expected = reference_recur({.key_heads = one.key_heads,
+                                  .value_heads = one.value_heads,
+                                  .key_dim = one.key_dim,
+                                  .value_dim = one.value_dim,
+                                  .is_delta = one.is_delta,
+                                  .step_low = double{run.args.step_low},
+                                  .step_high = double{run.args.step_high},
+                                  .a_log = read(run.args.a_log),
+                                  .step_bias = read(run.args.step_bias),
+                                  .skip = read(run.args.skip)},
+                                 part(run.qkv, values, keys), part(run.qkv, values + keys, keys),
+                                 part(run.qkv, 0, values), part(run.gates, 0, heads),
+                                 one.has_b ? part(run.gates, heads, heads) : Matrix());
+  return run;
+}
+
+// A piece has the rows of its positions.
+void OpsStates::expect_step(const LongRun& run, const ops::LayerState& of,
+                            const std::vector<StatePiece>& pieces) {
+  const auto joined = [&](const Matrix& rows) {
+    Matrix all(0, rows.cols);
+    for (const StatePiece& piece : pieces) {
+      const Matrix part = rows.slice(piece.position, piece.count, 0, rows.cols);
+      all.values.insert(all.values.end(), part.values.begin(), part.values.end());
+      all.rows += part.rows;
+    }
+    const std::vector<float> values(all.values.begin(), all.values.end());
+    return device_.put(HostTensor(values, act_, {all.rows, all.cols}));
+  };
+  ops::RecurArgs args = run.args;
+  args.state = access(pieces, of);
+  args.qkv = joined(run.qkv);
+  args.gates = joined(run.gates);
+  args.out = poisoned({args.qkv.num_rows(), run.expected.cols});
+  ops_.state_ops()->recur(args);
+  // By chunks what a token reads is a product of bf16.
+  const double unit = GetParam().rows_are_exact ? 2e-5 : std::ldexp(1.0, -8);
+  const double tolerance = unit * std::max(1.0, max_abs(run.expected));
+  int64_t begin = 0;
+  for (const StatePiece& piece : pieces) {
+    if (piece.state >= 0) {
+      expect_close(read(args.out.rows(begin, piece.count)),
+                   run.expected.slice(piece.position, piece.count, 0, run.expected.cols), tolerance,
+                   fmt::format("tokens from {} of state {}", piece.position, piece.state));
+    }
+    begin += piece.count;
+  }
+}
+
 }  // namespace rudder::testing

@@ -33,6 +33,12 @@ struct StatePiece {
   int32_t drafts = 0;
 };
 
+struct RecurCase {
+  std::string name;
+  int32_t key_heads, value_heads, key_dim, value_dim;
+  bool a_by_channel, has_b, is_delta, skips;
+};
+
 class OpsStates : public OpsConformance {
  protected:
   static constexpr int64_t kTokens = 83;  // longer than a backend's chunks
@@ -115,6 +121,19 @@ class OpsStates : public OpsConformance {
     expect_same_rows(rows.out.rows(position, total - position),
                      whole.rows(position, total - position), "the rest");
   }
+
+  // A sequence whose parts a step may have, and what each token reads.
+  struct LongRun {
+    static constexpr int32_t kLength = 293;
+
+    ops::RecurArgs args;  // without state, rows and out of a step
+    Matrix qkv;
+    Matrix gates;
+    Matrix expected;
+  };
+  LongRun long_run(const RecurCase& one);
+  void expect_step(const LongRun& run, const ops::LayerState& of,
+                   const std::vector<StatePiece>& pieces);
 
   // Twice the same sequence and padding between them, in one call.
   void expect_same_in_company(const Run& run, const StateRows& rows, const ops::LayerState& of,

@@ -4,76 +4,140 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kThreads = 128;  // a channel each
+constexpr int kThreads = 128;  // one channel each, or two
 constexpr int kTokens = 16;    // of a block
+constexpr uint32_t kAllTokens = (1u << kTokens) - 1;
 
-// A channel's filter over kTokens tokens, of which in[kLength - 1] is the first one's input.
-template <int kLength>
+// Of neighbouring channels, so many as a thread has.
+template <int kWide>
+struct Numbers {
+  float of[kWide];
+};
+template <int kWide>
+__device__ Numbers<kWide> load_floats_of(const float* from) {
+  Numbers<kWide> x;
+  if constexpr (kWide == 2) {
+    const float2 two = *reinterpret_cast<const float2*>(from);
+    x.of[0] = two.x;
+    x.of[1] = two.y;
+  } else {
+    x.of[0] = *from;
+  }
+  return x;
+}
+
+// The filters of a thread's channels over kTokens tokens, of which in[kLength - 1] is the first
+// one's input.
+template <int kLength, int kWide>
 class Filter {
  public:
   static constexpr int kPast = kLength - 1;
+  using Input = Numbers<kWide>;
 
   __device__ Filter(const ConvolveParams& p, int channel) : p_(p), channel_(channel) {
+    alignas(16) float weights[kWide * kLength];
+    const float* const from = p.weight + int64_t{channel} * kLength;
+    if constexpr (kWide == 2 && kLength % 2 == 0) {
 #pragma unroll
-    for (int j = 0; j < kLength; ++j) weight_[j] = p.weight[int64_t{channel} * kLength + j];
-    bias_ = p.bias == nullptr ? 0.0f : p.bias[channel];
+      for (int i = 0; i < kWide * kLength; i += 4) {
+        *reinterpret_cast<float4*>(weights + i) = *reinterpret_cast<const float4*>(from + i);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWide * kLength; ++i) weights[i] = from[i];
+    }
+#pragma unroll
+    for (int c = 0; c < kWide; ++c) {
+#pragma unroll
+      for (int j = 0; j < kLength; ++j) weight_[j].of[c] = weights[c * kLength + j];
+      bias_.of[c] = p.bias == nullptr ? 0.0f : p.bias[channel + c];
+    }
   }
 
-  __device__ float input(int64_t token) const {
-    return __bfloat162float(static_cast<const Bf16*>(p_.x)[token * p_.x_stride + channel_]);
+  __device__ Input input(int64_t token) const {
+    const Bf16* const from = static_cast<const Bf16*>(p_.x) + token * p_.x_stride + channel_;
+    Input x;
+    if constexpr (kWide == 2) {
+      const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+      x.of[0] = two.x;
+      x.of[1] = two.y;
+    } else {
+      x.of[0] = __bfloat162float(*from);
+    }
+    return x;
   }
   // Of those of the tokens behind `first` that `is_written` has a bit of.
-  __device__ void write(const float (&in)[kPast + kTokens], int64_t first,
+  __device__ void write(const Input (&in)[kPast + kTokens], int64_t first,
                         uint32_t is_written) const {
-    Bf16* const out = static_cast<Bf16*>(p_.out) + channel_;
+    if (is_written == kAllTokens) {  // side by side
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      float y = bias_;
+      for (int t = 0; t < kTokens; ++t) write_one(in, t, first + t);
+    } else {
 #pragma unroll
-      for (int j = 0; j < kLength; ++j) y = fmaf(weight_[j], in[t + j], y);
-      if (p_.silu) y = __fmul_rn(y, sigmoid(y));
-      if ((is_written >> t & 1) != 0) out[(first + t) * p_.channels] = __float2bfloat16(y);
+      for (int t = 0; t < kTokens; ++t) {
+        if ((is_written >> t & 1) != 0) write_one(in, t, first + t);
+      }
     }
   }
 
  private:
+  __device__ void write_one(const Input (&in)[kPast + kTokens], int t, int64_t token) const {
+    Input y = bias_;
+#pragma unroll
+    for (int c = 0; c < kWide; ++c) {
+#pragma unroll
+      for (int j = 0; j < kLength; ++j) {
+        y.of[c] = fmaf(weight_[j].of[c], in[t + j].of[c], y.of[c]);
+      }
+      if (p_.silu) y.of[c] = __fmul_rn(y.of[c], sigmoid(y.of[c]));
+    }
+    Bf16* const to = static_cast<Bf16*>(p_.out) + token * p_.channels + channel_;
+    if constexpr (kWide == 2) {
+      *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(y.of[0], y.of[1]);
+    } else {
+      *to = __float2bfloat16(y.of[0]);
+    }
+  }
+
   const ConvolveParams& p_;
   const int channel_;
-  float weight_[kLength];
-  float bias_;
+  Input weight_[kLength];
+  Input bias_;
 };
 
 // A sequence's state, and its first tokens.
-template <int kLength>
-__device__ void run_first(const ConvolveParams& p, const Filter<kLength>& filter, int seq,
+template <int kLength, int kWide>
+__device__ void run_first(const ConvolveParams& p, const Filter<kLength, kWide>& filter, int seq,
                           int channel) {
   constexpr int kPast = kLength - 1;
   const StatePart part = load_part(p.state, seq);
   if (part.count <= 0) return;
   float* const state = part.of_pool == nullptr ? nullptr : part.state() + channel;
-  float in[kPast + kTokens];
-#pragma unroll
-  for (int i = 0; i < kPast; ++i) in[i] = 0.0f;
+  Numbers<kWide> in[kPast + kTokens] = {};
   if (part.position > 0) {
 #pragma unroll
-    for (int i = 0; i < kPast; ++i) in[i] = state[int64_t{i} * p.channels];
+    for (int i = 0; i < kPast; ++i) in[i] = load_floats_of<kWide>(state + int64_t{i} * p.channels);
   }
   for (int a = 0; a < part.accepted; ++a) {
 #pragma unroll
     for (int i = 0; i + 1 < kPast; ++i) in[i] = in[i + 1];
-    if (kPast > 0) in[kPast > 0 ? kPast - 1 : 0] = part.kept[a * p.state.row_stride + channel];
+    if constexpr (kPast > 0) {
+#pragma unroll
+      for (int c = 0; c < kWide; ++c) {
+        in[kPast - 1].of[c] = part.kept[a * p.state.row_stride + channel + c];
+      }
+    }
   }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    in[kPast + t] = t < part.count ? filter.input(int64_t{part.begin} + t) : 0.0f;
+    if (t < part.count) in[kPast + t] = filter.input(int64_t{part.begin} + t);
   }
-  const uint32_t all = (1u << kTokens) - 1;
-  filter.write(in, part.begin, part.count >= kTokens ? all : (1u << part.count) - 1);
+  filter.write(in, part.begin, part.count >= kTokens ? kAllTokens : (1u << part.count) - 1);
   if (state == nullptr) return;
   const int moved = part.has_drafts ? 0 : part.count;
 #pragma unroll
   for (int i = 0; i < kPast; ++i) {
-    float input = 0.0f;  // the one `moved` behind input i
+    Numbers<kWide> input = {};  // the one `moved` behind input i
     if (i + moved >= kPast + kTokens) {
       input = filter.input(int64_t{part.begin} + i + moved - kPast);
     } else {
@@ -82,14 +146,20 @@ __device__ void run_first(const ConvolveParams& p, const Filter<kLength>& filter
         if (j == i + moved) input = in[j];
       }
     }
-    state[int64_t{i} * p.channels] = input;
+    float* const to = state + int64_t{i} * p.channels;
+    if constexpr (kWide == 2) {
+      *reinterpret_cast<float2*>(to) = make_float2(input.of[0], input.of[1]);
+    } else {
+      *to = input.of[0];
+    }
   }
   if (channel == 0) note_if_alone(p.state, part);
 }
 
 // Those of kTokens tokens of the step that are not among a sequence's first.
-template <int kLength>
-__device__ void run_others(const ConvolveParams& p, const Filter<kLength>& filter, int block) {
+template <int kLength, int kWide>
+__device__ void run_others(const ConvolveParams& p, const Filter<kLength, kWide>& filter,
+                           int block) {
   constexpr int kPast = kLength - 1;
   const int first = block * kTokens;
   const int end = min(first + kTokens, p.state.q_begin[p.state.seqs]);
@@ -108,36 +178,44 @@ __device__ void run_others(const ConvolveParams& p, const Filter<kLength>& filte
     if (t - p.state.q_begin[seq] >= kTokens) is_written |= 1u << (t - first);
   }
   if (is_written == 0) return;
-  float in[kPast + kTokens];
+  Numbers<kWide> in[kPast + kTokens] = {};
 #pragma unroll
   for (int i = 0; i < kPast + kTokens; ++i) {
     const int t = first - kPast + i;
-    in[i] = t >= 0 && t < end ? filter.input(t) : 0.0f;
+    if (t >= 0 && t < end) in[i] = filter.input(t);
   }
   filter.write(in, first, is_written);
 }
 
-template <int kLength>
+template <int kLength, int kWide>
 __global__ void __launch_bounds__(kThreads) convolve_kernel(const ConvolveParams p) {
-  const int channel = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int channel =
+      kWide * (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x));
   if (channel >= p.channels) return;
-  const Filter<kLength> filter(p, channel);
+  const Filter<kLength, kWide> filter(p, channel);
   dependency_wait();
   dependency_trigger();
   const auto block = static_cast<int>(blockIdx.y);
   if (block < p.state.seqs) {
-    run_first<kLength>(p, filter, block, channel);
+    run_first<kLength, kWide>(p, filter, block, channel);
   } else {
-    run_others<kLength>(p, filter, block - p.state.seqs);
+    run_others<kLength, kWide>(p, filter, block - p.state.seqs);
   }
 }
 
 template <int kLength>
 cudaError_t launch_length(const ConvolveParams& p, cudaStream_t stream) {
   const int32_t others = p.state.tokens > kTokens ? (p.state.tokens + kTokens - 1) / kTokens : 0;
-  const dim3 grid(static_cast<unsigned>((p.channels + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(p.state.seqs + others));
-  return launch_pdl(convolve_kernel<kLength>, grid, dim3(kThreads), 0, stream, p);
+  const auto launch = [&](auto kernel, int32_t wide) {
+    const int32_t of_block = kThreads * wide;
+    const dim3 grid(static_cast<unsigned>((p.channels + of_block - 1) / of_block),
+                    static_cast<unsigned>(p.state.seqs + others));
+    return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
+  };
+  const bool is_even = p.channels % 2 == 0 && p.x_stride % 2 == 0 && p.state.pool_stride % 8 == 0 &&
+                       is_aligned(p.state.pool, 8) && is_aligned(p.x, 4) && is_aligned(p.out, 4) &&
+                       is_aligned(p.weight);
+  return is_even ? launch(convolve_kernel<kLength, 2>, 2) : launch(convolve_kernel<kLength, 1>, 1);
 }
 
 }  // namespace

@@ -23,9 +23,15 @@ int32_t columns_of(const RecurParams& p, int32_t num_sms) {
 
 }  // namespace
 
-cudaError_t launch_recur(const RecurParams& p, int32_t num_sms, cudaStream_t stream) {
-  if (p.state.seqs == 0 || p.state.tokens == 0) return cudaSuccess;
-  if (p.key_dim > kMostKeyDim) return cudaErrorInvalidValue;
+cudaError_t launch_recur(const RecurParams& params, int32_t num_sms, cudaStream_t stream) {
+  if (params.state.seqs == 0 || params.state.tokens == 0) return cudaSuccess;
+  if (params.key_dim > kMostKeyDim) return cudaErrorInvalidValue;
+  RecurParams p = params;
+  if (!takes_chunks(p)) p.chunks = nullptr;
+  if (p.chunks != nullptr) {
+    const cudaError_t error = launch_chunks(p, num_sms, stream);
+    if (error != cudaSuccess) return error;
+  }
   const int32_t columns = p.columns > 0 ? p.columns : columns_of(p, num_sms);
   if (p.gates.a_by_channel) return launch_recur_by_channel(p, columns, stream);
   if (p.rule == ops::RecurRule::kDelta) return launch_recur_of<true, false>(p, columns, stream);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/states/chunk_runs.cuh"
 #include "rudder/cuda/kernels/states/state_part.cuh"
 
 namespace rudder::cuda {
@@ -16,7 +17,6 @@ inline constexpr int kRecurWarps = 4;
 inline constexpr int kRecurThreads = 32 * kRecurWarps;
 inline constexpr int kKeyLanes = 4;
 inline constexpr int kColumnLanes = 8;
-inline constexpr float kLengthEps = 1e-6f;
 
 // kKeysOfThis: a multiple of 32, the keys that a warp has room for.
 template <int kKeysOfThis, int kColumnsOfThis, bool kDeltaOfThis, bool kByChannelOfThis>
@@ -48,11 +48,6 @@ struct alignas(16) RecurShared {
   float qk[Shape::kTokens];
 };
 
-// As torch has it: x itself where exp(x) would say nothing new.
-__device__ inline float softplus(float x) {
-  return x > 20.0f ? x : log1pf(expf(x));
-}
-
 template <typename Shape>
 class RecurBlock {
  public:
@@ -73,7 +68,7 @@ class RecurBlock {
 
   __device__ void run(int seq) {
     const StatePart part = load_part(p_.state, seq);
-    if (part.count <= 0) return;
+    if (part.count <= 0 || (p_.chunks != nullptr && goes_by_chunks(part))) return;
     load_state(part);
     for (int live = 0; live < 2; ++live) {
       walk(part, live != 0);

@@ -44,7 +44,14 @@ __device__ inline void note_if_alone(const StateParams& p, const StatePart& part
 
 // With no step that one kernel might fuse and another not, as all that is rounded here.
 __device__ inline float sigmoid(float x) {
-  return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x)));
+  return __frcp_rn(__fadd_rn(1.0f, expf(-x)));
 }
+
+// As torch has it: x itself where exp(x) would say nothing new.
+__device__ inline float softplus(float x) {
+  return x > 20.0f ? x : log1pf(expf(x));
+}
+
+inline constexpr float kLengthEps = 1e-6f;
 
 }  // namespace rudder::cuda
