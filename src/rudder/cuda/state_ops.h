@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "rudder/cuda/latent_ops.h"
 #include "rudder/ops/facets.h"
 
 namespace rudder::cuda {
@@ -18,9 +19,10 @@ class StateOps final : public ops::StateOps {
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
                                  const Launcher& launcher)>;
-  StateOps(Run run, int32_t num_sms) : run_(std::move(run)), num_sms_(num_sms) {}
+  StateOps(Run run, int32_t num_sms) : run_(std::move(run)), num_sms_(num_sms), latent_ops_(run_) {}
 
   ops::StateLimits state_limits() const override;
+  ops::LatentOps* latent_ops() override { return &latent_ops_; }
   void convolve(const ops::ConvolveArgs& args) override;
   void recur(const ops::RecurArgs& args) override;
   void gate_rows(const ops::GateRowsArgs& args) override;
@@ -28,6 +30,7 @@ class StateOps final : public ops::StateOps {
  private:
   const Run run_;
   const int32_t num_sms_;
+  LatentOps latent_ops_;
 };
 
 }  // namespace rudder::cuda

@@ -104,7 +104,8 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
                        Sums& sums, float (&value)[kPieces]) {
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
-  const int64_t value_offset = p.num_kv_heads * head_stride;
+  const int64_t part = p.num_kv_heads * head_stride;
+  const int64_t value_offset = (p.parts - 1) * part;
   const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f);
   const int each = (end - begin + kWarps - 1) / kWarps;
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * each;
@@ -113,8 +114,8 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   for (int at = max(begin, first - Sums::reach(p)); at < last; ++at) {
     const int offset = path.offset_of(at);
     const int64_t block = blocks[offset / p.block_size];
-    const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
-                    kv_head * head_stride + int64_t{offset % p.block_size} * p.head_dim;
+    const Kv* key = static_cast<const Kv*>(p.kv) + block * p.parts * part + kv_head * head_stride +
+                    int64_t{offset % p.block_size} * p.head_dim;
     const float* const scales = p.scales.tokens == nullptr
                                     ? nullptr
                                     : p.scales.tokens + block * p.scales.token_pitch +
@@ -128,7 +129,7 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     const float key_scale = scales == nullptr ? 1.0f : *scales;
     float weight = sums.add(sum_of_warp(dot) * key_scale * scale, shrink);
     if (at < first) continue;
-    if (scales != nullptr) weight *= scales[int64_t{p.num_kv_heads} * p.block_size];
+    if (scales != nullptr) weight *= scales[int64_t{p.parts - 1} * p.num_kv_heads * p.block_size];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) {

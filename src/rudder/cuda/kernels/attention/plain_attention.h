@@ -13,7 +13,7 @@
 
 namespace rudder::cuda {
 
-constexpr int32_t kPlainAttentionMaxHeadDim = 512;
+constexpr int32_t kPlainAttentionMaxHeadDim = 576;
 
 struct PlainSoftmax {
   float softcap = 0.0f;          // 0 = off
@@ -22,7 +22,8 @@ struct PlainSoftmax {
 
 struct PlainAttentionParams {
   const void* q = nullptr;   // [T, num_heads * head_dim] bf16
-  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim]
+  const void* kv = nullptr;  // [., parts, num_kv_heads, block_size, head_dim]
+  int32_t parts = 2;         // keys and values; 1: a row is both
   KvType kv_type = KvType::kBf16;
   KvScales scales;                       // value = stored * scale
   const int32_t* q_begin = nullptr;      // [num_seqs + 1]

@@ -3,8 +3,8 @@
 // make weights of them; of the values each warp sums up its own columns for all rows. Queries and
 // sums stay in registers over an item's tiles.
 //
-// A row's bits depend on its tile's form (row_tile) nowhere: products take it alone, in the order of
-// elements and keys, and a row's weights are summed up in one order whoever has them.
+// A row's bits depend on its tile's form (row_tile) nowhere: products take it alone, in the order
+// of elements and keys, and a row's weights are summed up in one order whoever has them.
 #include <cuda_bf16.h>
 
 #include "rudder/cuda/kernels/async_copy.cuh"
@@ -39,8 +39,8 @@ struct LatentItem {
   LatentRows rows;
   TreePath path;  // of its one token, where tokens have paths
   int32_t begin = 0;
-  int32_t end = 0;  // tiles of keys [begin, end)
-  int32_t keys = 0;  // that its last row sees
+  int32_t end = 0;    // tiles of keys [begin, end)
+  int32_t keys = 0;   // that its last row sees
   int32_t part = -1;  // where its sums go; -1: it has all keys
 
   __device__ LatentItem(const LatentAttentionParams& p, const LatentPlan& plan, int32_t item,
@@ -87,8 +87,8 @@ class LatentBlock {
   static constexpr int kRowParts = kRowTile / 16;           // of 16 rows, in q . k
   static constexpr int kKeyParts = kWarps / 2 / kRowParts;  // likewise of keys
   static constexpr int kPartKeys = kLatentTokens / kKeyParts;
-  static constexpr int kSteps = kRow / 2 / 16;       // of a half of a row
-  static constexpr int kColumns = kRank / kWarps;    // of values of a warp
+  static constexpr int kSteps = kRow / 2 / 16;        // of a half of a row
+  static constexpr int kColumns = kRank / kWarps;     // of values of a warp
   static constexpr int kOfRow = kThreads / kRowTile;  // threads that have a row's weights
   static_assert(kRow % 32 == 0 && kColumns % 16 == 0 && kPartKeys % 16 == 0);
 
@@ -183,8 +183,7 @@ class LatentBlock {
   // Of a tile the scores of the warp's rows and keys over its half of elements.
   __device__ void score(uint32_t keys) {
     float scores[kPartKeys / 8][4] = {};
-    const uint32_t from = keys +
-                          (key_part() * kPartKeys + lane_ / 16 * 8 + lane_ % 8) * kPitch +
+    const uint32_t from = keys + (key_part() * kPartKeys + lane_ / 16 * 8 + lane_ % 8) * kPitch +
                           element_half() * kRow + lane_ / 8 % 2 * 16;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -277,8 +276,8 @@ class LatentBlock {
     }
     const uint32_t weights = shared_address(shared_.weights) +
                              (lane_ / 8 % 2 * 8 + lane_ % 8) * (kWeightPitch * 2) + lane_ / 16 * 16;
-    const uint32_t values = keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * kPitch +
-                            (warp_ * kColumns + lane_ / 16 * 8) * 2;
+    const uint32_t values =
+        keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * kPitch + (warp_ * kColumns + lane_ / 16 * 8) * 2;
 #pragma unroll
     for (int k = 0; k < kLatentTokens / 16; ++k) {
       uint32_t a[kRowParts][4];
@@ -335,9 +334,15 @@ class LatentBlock {
     }
   }
 
-  __device__ int row_part() const { return warp_ % kRowParts; }
-  __device__ int element_half() const { return warp_ / kRowParts % 2; }
-  __device__ int key_part() const { return warp_ / kRowParts / 2; }
+  __device__ int row_part() const {
+    return warp_ % kRowParts;
+  }
+  __device__ int element_half() const {
+    return warp_ / kRowParts % 2;
+  }
+  __device__ int key_part() const {
+    return warp_ / kRowParts / 2;
+  }
 
   const LatentAttentionParams& p_;
   Shared& shared_;
@@ -404,8 +409,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     float4 sum = {};
 #pragma unroll 2
     for (int32_t chunk = group; chunk < seq.chunks; chunk += kGroups) {
-      const LatentPart part =
-          latent_part(p, row_tile, seq.first_part + tile * seq.chunks + chunk);
+      const LatentPart part = latent_part(p, row_tile, seq.first_part + tile * seq.chunks + chunk);
       const float2 its = __ldcg(&part.max_sum[row]);
       const float4 values =
           __ldcg(reinterpret_cast<const float4*>(part.values + row * kRank + column));

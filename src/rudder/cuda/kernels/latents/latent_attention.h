@@ -84,8 +84,8 @@ struct LatentPart {
 };
 __host__ __device__ inline LatentPart latent_part(const LatentAttentionParams& params,
                                                   int32_t row_tile, int32_t index) {
-  auto* const parts = static_cast<char*>(params.workspace) +
-                      latent_plan_bytes(params.bounds.num_seqs);
+  auto* const parts =
+      static_cast<char*>(params.workspace) + latent_plan_bytes(params.bounds.num_seqs);
   const size_t each = (sizeof(float2) + sizeof(float) * static_cast<size_t>(params.config.rank)) *
                       static_cast<size_t>(row_tile);
   auto* const at = parts + each * static_cast<size_t>(index);

@@ -1,5 +1,5 @@
-// The plan of a step (latent_plan.h), by one block. A chunk is as long as makes the step shortest by
-// latent_cost(), as far as there is room for partial results.
+// The plan of a step (latent_plan.h), by one block. A chunk is as long as makes the step shortest
+// by latent_cost(), as far as there is room for partial results.
 #include "rudder/cuda/kernels/latents/latent_attention.h"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(kThreads)
 
 size_t latent_workspace_bytes(const LatentAttentionConfig& config, int32_t max_seqs) {
   const size_t row = sizeof(float2) + sizeof(float) * static_cast<size_t>(config.rank);
-  const size_t parts = config.whole_sequences ? 0 : static_cast<size_t>(latent_parts(config.num_sms));
+  const size_t parts =
+      config.whole_sequences ? 0 : static_cast<size_t>(latent_parts(config.num_sms));
   return latent_plan_bytes(max_seqs) + parts * kLatentMaxRows * row;
 }
 

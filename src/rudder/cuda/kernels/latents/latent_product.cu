@@ -118,8 +118,8 @@ class ProductBlock {
       uint32_t words[kEach / 2];
 #pragma unroll
       for (int i = 0; i < kEach / 2; ++i) {
-        words[i] = pack_bf16(float_of_code(from[2 * i]) * scale,
-                             float_of_code(from[2 * i + 1]) * scale);
+        words[i] =
+            pack_bf16(float_of_code(from[2 * i]) * scale, float_of_code(from[2 * i + 1]) * scale);
       }
       *reinterpret_cast<uint4*>(&shared_.wide[row * kPitch + column * 2]) =
           make_uint4(words[0], words[1], words[2], words[3]);
@@ -139,9 +139,9 @@ class ProductBlock {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           uint32_t all[4];
-          load_matrices_transposed(
-              all, weight + (pair * 32 + k * 16 + matrix % 2 * 8 + row) * kPitch +
-                       (warp_ * kColumns + matrix / 2 * 8) * 2);
+          load_matrices_transposed(all, weight +
+                                            (pair * 32 + k * 16 + matrix % 2 * 8 + row) * kPitch +
+                                            (warp_ * kColumns + matrix / 2 * 8) * 2);
 #pragma unroll
           for (int i = 0; i < 4; ++i) b[k][i / 2][i % 2] = all[i];
         }

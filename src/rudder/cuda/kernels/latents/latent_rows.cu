@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
 
   // Queries. Of a part that does not turn the pairs are neighbours.
   const float scale = p.q_scale == nullptr ? 1.0f : p.q_scale[rope_row];
-  const auto* const q = static_cast<const Bf16*>(p.q) +
-                        token * p.num_heads * (p.nope_dim + p.rope_dim) + p.nope_dim;
+  const auto* const q =
+      static_cast<const Bf16*>(p.q) + token * p.num_heads * (p.nope_dim + p.rope_dim) + p.nope_dim;
   auto* const out = static_cast<Bf16*>(p.q_out) + token * p.num_heads * width + p.rank;
   const int pairs = p.rope_dim / 2;
   for (int at = thread; at < p.num_heads * pairs; at += kThreads) {

@@ -33,7 +33,8 @@ struct LatentRowsParams {
   KvType kv_type = KvType::kBf16;
   KvScales scales;
   int32_t block_size = 16;
-  void* q_out = nullptr;  // [tokens, num_heads * (rank + rope_dim)] bf16, behind `rank` of each head
+  void* q_out =
+      nullptr;  // [tokens, num_heads * (rank + rope_dim)] bf16, behind `rank` of each head
 };
 cudaError_t launch_latent_rows(const LatentRowsParams& params, cudaStream_t stream);
 
