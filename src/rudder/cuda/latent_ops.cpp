@@ -59,8 +59,6 @@ LatentProductParams product_params(const ops::LatentShape& shape, const ops::Lin
 void LatentOps::latent_prep(const ops::LatentPrepArgs& args) {
   const ops::LatentShape& shape = args.shape;
   const LatentRowsParams rows = rows_params(args);
-  run_("latent_prep", {&args.q, &args.latent, &args.kv.storage},
-       [&](cudaStream_t stream) { return launch_latent_rows(rows, stream); });
   LatentProductParams absorb = product_params(shape, *args.up);
   absorb.absorbs = true;
   absorb.tokens = rows.tokens;
@@ -74,8 +72,8 @@ void LatentOps::latent_prep(const ops::LatentPrepArgs& args) {
   absorb.out_head = shape.row();
   absorb.token_scale = pointer<float>(args.q_scale);
   absorb.token_scale_row = pointer<int32_t>(args.rope_row);
-  run_("latent_prep", {&args.q, &args.q_out},
-       [&](cudaStream_t stream) { return launch_latent_product(absorb, stream); });
+  run_("latent_prep", {&args.q, &args.latent, &args.kv.storage, &args.q_out},
+       [&](cudaStream_t stream) { return launch_latent_prep(absorb, rows, stream); });
 }
 
 void LatentOps::latent_values(const ops::LatentValuesArgs& args) {

@@ -9,6 +9,7 @@
 
 #include "rudder/cuda/kernels/async_copy.cuh"
 #include "rudder/cuda/kernels/attention/attention_device.cuh"
+#include "rudder/cuda/kernels/latents/latent_rows.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
 namespace rudder::cuda {
@@ -204,12 +205,22 @@ class ProductBlock {
 
 template <bool kAbsorbs, bool kFp8, int kTokens>
 __global__ void __launch_bounds__(kThreads)
-    latent_product_kernel(const __grid_constant__ LatentProductParams p) {
+    latent_product_kernel(const __grid_constant__ LatentProductParams p,
+                          const __grid_constant__ LatentRowsParams rows) {
   extern __shared__ __align__(16) uint8_t raw[];
   auto& shared = *reinterpret_cast<ProductShared<kAbsorbs, kFp8, kTokens>*>(raw);
   dependency_wait();
   dependency_trigger();
-  ProductBlock<kAbsorbs, kFp8, kTokens>(p, shared).run();
+  const int behind = static_cast<int>(blockIdx.y) - p.num_heads;
+  if (behind < 0) {
+    ProductBlock<kAbsorbs, kFp8, kTokens>(p, shared).run();
+    return;
+  }
+  if constexpr (kAbsorbs) {  // a block has the rows of a token
+    const int row = behind * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+    const int token = static_cast<int>(blockIdx.z) * kTokens + row;
+    if (row < kTokens && token < rows.tokens) make_latent_rows(rows, token);
+  }
 }
 
 // A thread for each output.
@@ -241,24 +252,28 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kAbsorbs, bool kFp8, int kTokens>
-cudaError_t launch_tiles(const LatentProductParams& params, cudaStream_t stream) {
+cudaError_t launch_tiles(const LatentProductParams& params, const LatentRowsParams& rows,
+                         cudaStream_t stream) {
+  static_assert(kThreads == kLatentRowThreads);
   using Block = ProductBlock<kAbsorbs, kFp8, kTokens>;
   constexpr size_t kShared = sizeof(typename Block::Shared);
   const auto kernel = latent_product_kernel<kAbsorbs, kFp8, kTokens>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(params.outer / Block::kOuter),
-                  static_cast<unsigned>(params.num_heads),
+  const int columns = params.outer / Block::kOuter;
+  const int behind = rows.tokens > 0 ? (kTokens + columns - 1) / columns : 0;
+  const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(params.num_heads + behind),
                   static_cast<unsigned>((params.tokens + kTokens - 1) / kTokens));
-  return launch_pdl(kernel, grid, dim3(kThreads), kShared, stream, params);
+  return launch_pdl(kernel, grid, dim3(kThreads), kShared, stream, params, rows);
 }
 
 template <bool kAbsorbs, bool kFp8>
-cudaError_t launch_tokens(const LatentProductParams& params, cudaStream_t stream) {
-  if (params.tokens <= 16) return launch_tiles<kAbsorbs, kFp8, 16>(params, stream);
-  if (params.tokens <= 32) return launch_tiles<kAbsorbs, kFp8, 32>(params, stream);
-  return launch_tiles<kAbsorbs, kFp8, 64>(params, stream);
+cudaError_t launch_tokens(const LatentProductParams& params, const LatentRowsParams& rows,
+                          cudaStream_t stream) {
+  if (params.tokens <= 16) return launch_tiles<kAbsorbs, kFp8, 16>(params, rows, stream);
+  if (params.tokens <= 32) return launch_tiles<kAbsorbs, kFp8, 32>(params, rows, stream);
+  return launch_tiles<kAbsorbs, kFp8, 64>(params, rows, stream);
 }
 
 bool is_whole_tiles(const LatentProductParams& p) {
@@ -266,23 +281,39 @@ bool is_whole_tiles(const LatentProductParams& p) {
          p.out_token % 2 == 0 && p.out_head % 2 == 0;
 }
 
+cudaError_t launch_any(const LatentProductParams& params, cudaStream_t stream) {
+  const int64_t outputs = int64_t{params.tokens} * params.num_heads * params.outer;
+  return launch_pdl(any_latent_product_kernel,
+                    dim3(static_cast<unsigned>((outputs + kThreads - 1) / kThreads)),
+                    dim3(kThreads), 0, stream, params);
+}
+
 }  // namespace
 
 cudaError_t launch_latent_product(const LatentProductParams& params, cudaStream_t stream) {
   if (params.tokens <= 0) return cudaSuccess;
+  if (!is_whole_tiles(params)) return launch_any(params, stream);
   const bool is_fp8 = params.weight_scale != nullptr;
-  if (!is_whole_tiles(params)) {
-    const int64_t outputs = int64_t{params.tokens} * params.num_heads * params.outer;
-    return launch_pdl(any_latent_product_kernel,
-                      dim3(static_cast<unsigned>((outputs + kThreads - 1) / kThreads)),
-                      dim3(kThreads), 0, stream, params);
-  }
   if (params.absorbs) {
-    return is_fp8 ? launch_tokens<true, true>(params, stream)
-                  : launch_tokens<true, false>(params, stream);
+    return is_fp8 ? launch_tokens<true, true>(params, {}, stream)
+                  : launch_tokens<true, false>(params, {}, stream);
   }
-  return is_fp8 ? launch_tokens<false, true>(params, stream)
-                : launch_tokens<false, false>(params, stream);
+  return is_fp8 ? launch_tokens<false, true>(params, {}, stream)
+                : launch_tokens<false, false>(params, {}, stream);
+}
+
+cudaError_t launch_latent_prep(const LatentProductParams& absorb, const LatentRowsParams& rows,
+                               cudaStream_t stream) {
+  if (absorb.tokens <= 0) return cudaSuccess;
+  if (!absorb.absorbs || absorb.tokens != rows.tokens || !takes_latent_rows(rows)) {
+    return cudaErrorInvalidValue;
+  }
+  if (is_whole_tiles(absorb)) {
+    return absorb.weight_scale != nullptr ? launch_tokens<true, true>(absorb, rows, stream)
+                                          : launch_tokens<true, false>(absorb, rows, stream);
+  }
+  const cudaError_t error = launch_latent_rows(rows, stream);
+  return error != cudaSuccess ? error : launch_any(absorb, stream);
 }
 
 }  // namespace rudder::cuda

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/latents/latent_rows.h"
+
 namespace rudder::cuda {
 
 struct LatentProductParams {
@@ -35,5 +37,8 @@ struct LatentProductParams {
   const int32_t* token_scale_row = nullptr;  // [tokens] where a token's is
 };
 cudaError_t launch_latent_product(const LatentProductParams& params, cudaStream_t stream);
+// The product that absorbs and the rows of the same tokens, in one launch where it takes the shape.
+cudaError_t launch_latent_prep(const LatentProductParams& absorb, const LatentRowsParams& rows,
+                               cudaStream_t stream);
 
 }  // namespace rudder::cuda

@@ -36,6 +36,10 @@ struct LatentRowsParams {
   void* q_out =
       nullptr;  // [tokens, num_heads * (rank + rope_dim)] bf16, behind `rank` of each head
 };
+constexpr bool takes_latent_rows(const LatentRowsParams& p) {
+  return p.rank + p.rope_dim <= kMostLatentRow && p.rope_dim % 2 == 0;
+}
+// cudaErrorInvalidValue for rows that it does not take.
 cudaError_t launch_latent_rows(const LatentRowsParams& params, cudaStream_t stream);
 
 }  // namespace rudder::cuda
