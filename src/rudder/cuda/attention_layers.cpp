@@ -248,18 +248,18 @@ Result<void> AttentionLayers::attend_latent(const ops::AttentionArgs& args, cons
 Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const Kind& kind) {
   PlainAttentionParams params;
   params.q = args.q.data;
-  params.kv = args.kv.storage.data;
-  params.kv_type = kind.kv_type;
-  params.parts = kind.parts;
-  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
-  params.scales.v =
-      kind.is_latent() ? params.scales.k : static_cast<const float*>(args.kv.v_scale.data);
+  params.kv.data = args.kv.storage.data;
+  params.kv.type = kind.kv_type;
+  params.kv.parts = kind.parts;
+  params.kv.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.kv.scales.v =
+      kind.is_latent() ? params.kv.scales.k : static_cast<const float*>(args.kv.v_scale.data);
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
   if (scales_tokens(kind.kv_type)) {
-    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
-    params.scales.token_pitch = args.kv.token_scales.shape[1];
+    params.kv.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.kv.scales.token_pitch = args.kv.token_scales.shape[1];
   }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];

@@ -22,9 +22,9 @@ namespace rudder::cuda {
 namespace {
 
 // One H200.
-constexpr double kBytesPerSecond = 4.0e12;
+constexpr double kCopyBytesPerSecond = 4.0e12;
 constexpr double kFlopPerSecond = 990e12;
-constexpr int32_t kBlockSize = 16;
+constexpr int32_t kBlockTokens = 16;
 constexpr int64_t kLeastBytes = int64_t{512} << 20;  // of all layers of a figure, as far as 8 give
 
 struct LatentModel {
@@ -41,13 +41,13 @@ struct LatentModel {
   }
 };
 
-struct StepCase {
+struct LatentStep {
   int32_t seqs;
   int32_t each;  // tokens of a sequence in the step
   int32_t keys;  // with them
 };
 
-void fill(void* to, int64_t bytes) {
+void fill_with_numbers(void* to, int64_t bytes) {
   static const Numbers some(int64_t{4} << 20, false);
   for (int64_t at = 0; at < bytes; at += std::ssize(some.bytes)) {
     must(cudaMemcpy(static_cast<uint8_t*>(to) + at, some.bytes.data(),
@@ -70,17 +70,17 @@ std::vector<int32_t> shuffled(int32_t count) {
   return values;
 }
 
-void bench_attention(const LatentModel& model, const StepCase& one, const Buffer<uint8_t>& flush,
+void bench_attention(const LatentModel& model, const LatentStep& one, const Buffer<uint8_t>& flush,
                      cudaStream_t stream) {
-  const int32_t each_blocks = (one.keys + kBlockSize - 1) / kBlockSize;
-  const int64_t cache = int64_t{one.seqs} * each_blocks * kBlockSize * model.row() * 2;
+  const int32_t each_blocks = (one.keys + kBlockTokens - 1) / kBlockTokens;
+  const int64_t cache = int64_t{one.seqs} * each_blocks * kBlockTokens * model.row() * 2;
   const auto layers = static_cast<int32_t>(std::clamp<int64_t>(kLeastBytes / cache, 1, 8));
   const int32_t tokens = one.seqs * one.each;
   const Buffer<uint8_t> kv(cache * layers);
   const Buffer<uint16_t> q(int64_t{tokens} * model.heads * model.row());
   const Buffer<uint16_t> out(int64_t{tokens} * model.heads * model.row());
-  fill(kv.data(), cache * layers);
-  fill(q.data(), static_cast<int64_t>(q.bytes()));
+  fill_with_numbers(kv.data(), cache * layers);
+  fill_with_numbers(q.data(), static_cast<int64_t>(q.bytes()));
   const Buffer<int32_t> q_begin(multiples(one.seqs + 1, one.each));
   const Buffer<int32_t> kv_len(std::vector<int32_t>(static_cast<size_t>(one.seqs), one.keys));
   const Buffer<int32_t> table_row(multiples(one.seqs, 1));
@@ -93,7 +93,7 @@ void bench_attention(const LatentModel& model, const StepCase& one, const Buffer
   p.table_row = table_row.data();
   p.block_table = table.data();
   p.max_blocks = each_blocks;
-  p.block_size = kBlockSize;
+  p.block_size = kBlockTokens;
   p.scale = 0.05f;
   p.q = q.data();
   p.out = out.data();
@@ -123,12 +123,12 @@ void bench_attention(const LatentModel& model, const StepCase& one, const Buffer
   const double bytes = static_cast<double>(one.seqs) * one.keys * model.row() * 2 +
                        2.0 * tokens * model.heads * (model.row() + model.rank);
   const double flop = 2.0 * one.seqs * seen * model.heads * (model.row() + model.rank);
-  const double floor = std::max(bytes / kBytesPerSecond, flop / kFlopPerSecond) * 1e6;
+  const double floor = std::max(bytes / kCopyBytesPerSecond, flop / kFlopPerSecond) * 1e6;
   std::printf(
       "  %4d x %4d of %6d keys: %8.1f us (whole sequences %8.1f, plan %4.1f)  floor %7.1f  %5.1f %%"
       "  %5.2f TB/s %5.1f %%  %5.0f TFLOP/s %5.1f %%\n",
       one.seqs, one.each, one.keys, split, whole, us[0], floor, 100 * floor / split,
-      bytes / split * 1e-6, 100 * bytes / split * 1e6 / kBytesPerSecond, flop / split * 1e-6,
+      bytes / split * 1e-6, 100 * bytes / split * 1e6 / kCopyBytesPerSecond, flop / split * 1e-6,
       100 * flop / split * 1e6 / kFlopPerSecond);
   std::fflush(stdout);
 }
@@ -140,13 +140,13 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
   const int64_t rows = int64_t{model.heads} * head_rows;
   const int64_t bytes = rows * model.rank * (is_fp8 ? 1 : 2);
   const Buffer<uint8_t> weights(bytes * kLayers);
-  fill(weights.data(), bytes * kLayers);
+  fill_with_numbers(weights.data(), bytes * kLayers);
   const Buffer<float> scales(std::vector<float>(static_cast<size_t>(rows), 0.01f));
   const int64_t wide = int64_t{model.heads} * model.row();
   const int64_t query = int64_t{model.heads} * (model.nope_dim + model.rope_dim);
   const Buffer<uint16_t> x(tokens * std::max(wide, query));
   const Buffer<uint16_t> out(tokens * std::max(wide, query));
-  fill(x.data(), static_cast<int64_t>(x.bytes()));
+  fill_with_numbers(x.data(), static_cast<int64_t>(x.bytes()));
   const auto graph_of = [&](bool absorbs) {
     return std::make_unique<Graph>(stream, [&] {
       for (int32_t i = 0; i < kLayers; ++i) {
@@ -172,7 +172,7 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
   };
   const Buffer<float> norm(std::vector<float>(static_cast<size_t>(model.rank), 1.0f));
   const Buffer<int32_t> slots(multiples(tokens, 1));
-  const Buffer<uint16_t> kv(int64_t{tokens + kBlockSize} * model.row());
+  const Buffer<uint16_t> kv(int64_t{tokens + kBlockTokens} * model.row());
   const Buffer<float> angles(
       std::vector<float>(static_cast<size_t>(tokens * model.rope_dim), 0.7f));
   std::vector<std::unique_ptr<Graph>> graphs;
@@ -205,7 +205,7 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
   for (const bool absorbs : {true, false}) {
     const double time = us[absorbs ? 0 : 1] / kLayers;
     const double elements = static_cast<double>(model.part_elements(absorbs));
-    const double floor = std::max(elements * (is_fp8 ? 1 : 2) / kBytesPerSecond,
+    const double floor = std::max(elements * (is_fp8 ? 1 : 2) / kCopyBytesPerSecond,
                                   2 * elements * tokens / kFlopPerSecond) *
                          1e6;
     std::printf("  %s %6.1f us, floor %5.1f, %5.1f %%", absorbs ? "absorb" : "values", time, floor,

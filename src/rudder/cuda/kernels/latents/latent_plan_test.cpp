@@ -21,7 +21,9 @@ TEST(LatentPlan, TilesHaveEachRowOnce) {
           EXPECT_TRUE(rows.count >= 1 && rows.count <= each);
           for (int32_t r = rows.first; r < rows.first + rows.count; ++r) {
             ++times[static_cast<size_t>(r)];
-            if (by_token) EXPECT_EQ(r / heads, rows.first / heads);
+            if (by_token) {
+              EXPECT_EQ(r / heads, rows.first / heads);
+            }
           }
         }
         EXPECT_EQ(std::ranges::count(times, 1), std::ssize(times));
