@@ -230,6 +230,7 @@ Result<void> AttentionLayers::attend_latent(const ops::AttentionArgs& args, cons
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
   params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
+  params.reads_ahead = work.is_current;  // and so older than the kernel in front
   if (!work.is_current) {
     RUDDER_CUDA_TRY(launch_latent_plan(params, stream_), "begin_attention", kind.to_string());
     work.is_current = true;

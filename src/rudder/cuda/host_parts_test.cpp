@@ -254,7 +254,7 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
   AttentionLayers plain(memory, nullptr, 132, {.plain = true});
   EXPECT_TRUE(prepare(plain, 32, 4, 512, 16, true));
   EXPECT_TRUE(prepare(plain, 32, 8, 80, 16));
-  EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
+  EXPECT_FALSE(prepare(plain, 8, 8, 584, 16));
 }
 
 // A rank whose heads are one head has as many weights as a norm per head has.

@@ -1,13 +1,14 @@
-// Rows of queries over tiles of keys, in two stages of shared memory. Eight warps divide q . k by
-// rows, halves of a row's elements and keys; partial scores meet in shared memory, where threads
-// make weights of them; of the values each warp sums up its own columns for all rows. Queries and
-// sums stay in registers over an item's tiles.
+// Rows of queries over tiles of keys, in two stages of shared memory, which the copy engine fills
+// row by row. Warps divide q . k by rows, halves of a row's elements and keys; partial scores meet
+// in shared memory, where threads make weights of them; of the values each warp sums up its own
+// columns for all rows. Queries and sums stay in registers over an item's tiles. Up to 32 rows take
+// four warps, and two blocks of a multiprocessor fill each other's waits; 64 rows take eight warps,
+// and two tiles of keys between barriers.
 //
 // A row's bits depend on its tile's form (row_tile) nowhere: products take it alone, in the order
 // of elements and keys, and a row's weights are summed up in one order whoever has them.
 #include <cuda_bf16.h>
 
-#include "rudder/cuda/kernels/async_copy.cuh"
 #include "rudder/cuda/kernels/attention/attention_device.cuh"
 #include "rudder/cuda/kernels/latents/latent_attention.h"
 #include "rudder/cuda/kernels/launch.h"
@@ -16,21 +17,32 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
 constexpr int kStages = 2;
-constexpr int kScorePitch = kLatentTokens + 8;   // floats: rows in different banks
-constexpr int kWeightPitch = kLatentTokens + 8;  // bf16: rows of 16 bytes likewise
+constexpr int kCopiedRows = 8;  // that a warp sends for
+
+template <int kRank, int kRope, int kRowTile>
+struct LatentForm {
+  static constexpr int kRow = kRank + kRope;
+  static constexpr int kWarps = kRowTile == 64 ? 8 : 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kBlocksPerSm = latent_blocks(kRowTile, 1);
+  static constexpr int kKeys = kWarps * kCopiedRows;    // of a stage
+  static constexpr int kTiles = kKeys / kLatentTokens;  // likewise
+  static constexpr int kPitch = kRow * 2 + 16;          // bytes: eight rows' chunks in all banks
+  static constexpr int kScorePitch = kKeys + 8;         // floats: rows in different banks
+  static constexpr int kWeightPitch = kKeys + 8;        // bf16: likewise, of 16 bytes
+  static_assert(kKeys % kLatentTokens == 0);
+};
 
 template <int kRank, int kRope, int kRowTile>
 struct LatentShared {
-  static constexpr int kRow = kRank + kRope;
-  static constexpr int kPitch = kRow * 2 + 16;  // bytes: eight rows' chunks in all banks
-  alignas(16) uint8_t keys[kStages][kLatentTokens * kPitch];
-  float scores[2][kRowTile][kScorePitch];  // of the halves of a row
-  alignas(16) __nv_bfloat16 weights[kRowTile][kWeightPitch];
-  float factor[kRowTile];  // of the sums so far
+  using Form = LatentForm<kRank, kRope, kRowTile>;
+  alignas(128) uint8_t keys[kStages][Form::kKeys * Form::kPitch];
+  float scores[2][kRowTile][Form::kScorePitch];  // of the halves of a row
+  alignas(16) __nv_bfloat16 weights[kRowTile][Form::kWeightPitch];
+  float factor[Form::kTiles][kRowTile];  // of the sums in front of the tile
   float2 max_sum[kRowTile];
+  uint64_t full[kStages];
 };
 
 // An item (latent_plan.h).
@@ -71,25 +83,28 @@ struct LatentItem {
     if (seq.chunks > 1) part = seq.first_part + tile * seq.chunks + chunk;
   }
 
-  // Keys that a row of the tile sees.
+  // Keys up to the item's end that a row of the tile sees.
   __device__ int32_t seen_by(int32_t row, int32_t heads) const {
-    if (keys == 0 || path.tokens != 0) return keys;
-    return seq.base() + (rows.first + min(row, rows.count - 1)) / heads + 1;
+    const int32_t most = min(keys, end * kLatentTokens);
+    if (path.tokens != 0) return most;
+    return min(most, seq.base() + (rows.first + min(row, rows.count - 1)) / heads + 1);
   }
 };
 
 template <int kRank, int kRope, int kRowTile>
 class LatentBlock {
  public:
+  using Form = LatentForm<kRank, kRope, kRowTile>;
   using Shared = LatentShared<kRank, kRope, kRowTile>;
-  static constexpr int kRow = Shared::kRow;
-  static constexpr int kPitch = Shared::kPitch;
-  static constexpr int kRowParts = kRowTile / 16;           // of 16 rows, in q . k
-  static constexpr int kKeyParts = kWarps / 2 / kRowParts;  // likewise of keys
-  static constexpr int kPartKeys = kLatentTokens / kKeyParts;
-  static constexpr int kSteps = kRow / 2 / 16;        // of a half of a row
-  static constexpr int kColumns = kRank / kWarps;     // of values of a warp
-  static constexpr int kOfRow = kThreads / kRowTile;  // threads that have a row's weights
+  static constexpr int kRow = Form::kRow;
+  static constexpr int kPitch = Form::kPitch;
+  static constexpr int kWeightPitch = Form::kWeightPitch;
+  static constexpr int kRowParts = kRowTile / 16;                 // of 16 rows, in q . k
+  static constexpr int kKeyParts = Form::kWarps / 2 / kRowParts;  // likewise of keys
+  static constexpr int kPartKeys = Form::kKeys / kKeyParts;
+  static constexpr int kSteps = kRow / 2 / 16;              // of a half of a row
+  static constexpr int kColumns = kRank / Form::kWarps;     // of values of a warp
+  static constexpr int kOfRow = Form::kThreads / kRowTile;  // threads that have a row's weights
   static_assert(kRow % 32 == 0 && kColumns % 16 == 0 && kPartKeys % 16 == 0);
 
   __device__ LatentBlock(const LatentAttentionParams& params, Shared& shared)
@@ -98,8 +113,16 @@ class LatentBlock {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
+  // Sends for the first keys of the item that run() takes first, where this step writes none of
+  // them.
+  __device__ void start(const LatentItem& item) {
+    if (item.begin * kLatentTokens + Form::kKeys > min(item.seq.base(), item.keys)) return;
+    if (item.begin >= item.end) return;
+    send_first(item);
+    has_started_ = true;
+  }
+
   __device__ void run(const LatentItem& item) {
-    blocks_ = p_.block_table + item.seq.table_row * p_.max_blocks;
     row_max_ = minus_infinity();
     row_sum_ = 0;
 #pragma unroll
@@ -110,56 +133,54 @@ class LatentBlock {
         for (float& sum : sums_[m][j]) sum = 0;
       }
     }
-    __syncthreads();  // the last item's stages and sums have been read
+    __syncthreads();  // the last item's sums have been read
     if (item.begin < item.end) {
-      from_ = row_of(item, item.begin);
-      send(item, item.begin, 0);
+      if (!has_started_) send_first(item);
+      has_started_ = false;
       load_queries(item);
     }
 #pragma unroll 1
-    for (int32_t tile = item.begin; tile < item.end; ++tile) {
-      const int stage = (tile - item.begin) % kStages;
-      wait_copies<0>();
-      __syncthreads();  // the tile is there, and all have read the one before
-      if (tile + 1 < item.end) send(item, tile + 1, 1 - stage);
-      score(shared_address(shared_.keys[stage]));
+    for (int32_t tile = item.begin; tile < item.end; tile += Form::kTiles) {
+      const uint32_t keys = shared_address(shared_.keys[received_ % kStages]);
+      barrier_wait(shared_address(&shared_.full[received_ % kStages]), received_ / kStages % 2);
+      ++received_;
+      __syncthreads();  // all have read the keys before these
+      if (tile + Form::kTiles < item.end) send(item, tile + Form::kTiles);
+      score(keys);
       __syncthreads();
       weigh(item, tile);
       __syncthreads();
-      add_values(shared_address(shared_.keys[stage]));
+      add_values(keys);
     }
     finish(item);
   }
 
  private:
-  // Where the key lies that lane r < 8 names for its warp; null where no row sees it.
+  // Where the key lies that lane r < 8 names for its warp; behind the last key that one again,
+  // which no row weighs.
   __device__ const uint8_t* row_of(const LatentItem& item, int32_t tile) const {
-    const int32_t key = tile * kLatentTokens + warp_ * 8 + lane_ % 8;
-    if (key >= item.keys) return nullptr;
-    const int32_t at = item.path.offset_of(key);
+    const int32_t key = tile * kLatentTokens + warp_ * kCopiedRows + lane_ % kCopiedRows;
+    const int32_t at = item.path.offset_of(min(key, item.keys - 1));
     const int64_t block = blocks_[at / p_.block_size];
     return static_cast<const uint8_t*>(p_.kv) +
            (block * p_.block_size + at % p_.block_size) * (kRow * 2);
   }
 
-  // Sends for a tile, whose rows from_ has, and looks up those of the next one. Rows that no query
-  // sees are zeros.
-  __device__ void send(const LatentItem& item, int32_t tile, int stage) {
-    constexpr int kChunks = kRow / 8;  // of a row
-    const uint32_t to = shared_address(shared_.keys[stage]) + warp_ * 8 * kPitch;
-#pragma unroll
-    for (int i = 0; i < kChunks / 4; ++i) {
-      const int at = i * 32 + lane_;
-      const int row = at / kChunks;
-      const int column = at % kChunks * 16;
-      const auto* const from = reinterpret_cast<const uint8_t*>(
-          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(from_), row));
-      copy_async(to + row * kPitch + column,
-                 from == nullptr ? static_cast<const uint8_t*>(p_.kv) : from + column,
-                 from == nullptr ? 0 : 16);
-    }
-    commit_copies();
-    from_ = tile + 1 < item.end ? row_of(item, tile + 1) : nullptr;
+  __device__ void send_first(const LatentItem& item) {
+    blocks_ = p_.block_table + item.seq.table_row * p_.max_blocks;
+    from_ = row_of(item, item.begin);
+    send(item, item.begin);
+  }
+
+  // Sends for the keys of a stage, whose rows from_ has, and looks up those of the next one.
+  __device__ void send(const LatentItem& item, int32_t tile) {
+    const uint32_t barrier = shared_address(&shared_.full[sent_ % kStages]);
+    const uint32_t to =
+        shared_address(shared_.keys[sent_ % kStages]) + (warp_ * kCopiedRows + lane_) * kPitch;
+    ++sent_;
+    if (threadIdx.x == 0) barrier_expect(barrier, Form::kKeys * kRow * 2);
+    if (lane_ < kCopiedRows) copy_bytes(to, from_, kRow * 2, barrier);
+    if (tile + Form::kTiles < item.end) from_ = row_of(item, tile + Form::kTiles);
   }
 
   // The warp's 16 rows and half of elements, as operands of mma.
@@ -207,64 +228,96 @@ class LatentBlock {
     }
   }
 
-  // Weights of a tile relative to the largest score so far. A row's sum adds up 16 sums of every
-  // 16th key, in the same order however many threads have them.
+  // Weights of the tiles of a stage relative to the largest score so far. A row's sum adds up 16
+  // sums of every 16th key, in the same order however many threads have them.
   __device__ void weigh(const LatentItem& item, int32_t tile) {
     constexpr int kEach = 16 / kOfRow;  // of the 16 sums
     const int row = static_cast<int>(threadIdx.x) / kOfRow;
     const int first = static_cast<int>(threadIdx.x) % kOfRow;
     const int32_t seen = item.seen_by(row, p_.config.num_heads) - tile * kLatentTokens;
     const float scale = p_.scale * kLog2E;
-    float x[kEach][4];
-    float largest = row_max_;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int t = 0; t < Form::kTiles; ++t) {
+      float x[kEach][2];
+      float largest = row_max_;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int key = first + i * kOfRow + j * 16;
-        const float score = (shared_.scores[0][row][key] + shared_.scores[1][row][key]) * scale;
-        x[i][j] = key < seen ? score : minus_infinity();
-        largest = fmaxf(largest, x[i][j]);
+      for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int key = t * kLatentTokens + first + i * kOfRow + j * 16;
+          const float score = (shared_.scores[0][row][key] + shared_.scores[1][row][key]) * scale;
+          x[i][j] = key < seen ? score : minus_infinity();
+          largest = fmaxf(largest, x[i][j]);
+        }
       }
-    }
 #pragma unroll
-    for (int step = kOfRow / 2; step > 0; step /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
-    }
-    const float shift = largest == minus_infinity() ? 0.0f : largest;
-    float sums[kEach] = {};
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float weight = exp2_fast(x[i][j] - shift);
-        sums[i] += weight;
-        shared_.weights[row][first + i * kOfRow + j * 16] = __float2bfloat16_rn(weight);
+      for (int step = kOfRow / 2; step > 0; step /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
       }
-    }
-    // As 16 threads would: those 8 apart first.
+      const float shift = largest == minus_infinity() ? 0.0f : largest;
+      float sums[kEach];
 #pragma unroll
-    for (int apart = kEach / 2; apart > 0; apart /= 2) {
+      for (int i = 0; i < kEach; ++i) {
+        const float low = exp2_fast(x[i][0] - shift);
+        const float high = exp2_fast(x[i][1] - shift);
+        sums[i] = low + high;
+        __nv_bfloat16* const to = &shared_.weights[row][t * kLatentTokens + first + i * kOfRow];
+        to[0] = __float2bfloat16_rn(low);
+        to[16] = __float2bfloat16_rn(high);
+      }
+      // As 16 threads would: those 8 apart first.
 #pragma unroll
-      for (int i = 0; i < apart; ++i) sums[i] += sums[i + apart];
-    }
-    float sum = sums[0];
+      for (int apart = kEach / 2; apart > 0; apart /= 2) {
 #pragma unroll
-    for (int step = kOfRow / 2; step > 0; step /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, step);
+        for (int i = 0; i < apart; ++i) sums[i] += sums[i + apart];
+      }
+      float sum = sums[0];
+#pragma unroll
+      for (int step = kOfRow / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, step);
+      }
+      const float factor = exp2_fast(row_max_ - shift);
+      row_sum_ = row_sum_ * factor + sum;
+      row_max_ = largest;
+      if (first == 0) shared_.factor[t][row] = factor;
     }
-    const float factor = exp2_fast(row_max_ - shift);
-    row_sum_ = row_sum_ * factor + sum;
-    row_max_ = largest;
-    if (first == 0) shared_.factor[row] = factor;
   }
 
-  // The warp's columns of the tile's values, for all rows.
+  // The warp's columns of a tile's values, for all rows.
   __device__ void add_values(uint32_t keys) {
+    const uint32_t weights = shared_address(shared_.weights) +
+                             (lane_ / 8 % 2 * 8 + lane_ % 8) * (kWeightPitch * 2) + lane_ / 16 * 16;
+    const uint32_t values =
+        keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * kPitch + (warp_ * kColumns + lane_ / 16 * 8) * 2;
+#pragma unroll
+    for (int t = 0; t < Form::kTiles; ++t) {
+      scale_sums(t);
+#pragma unroll
+      for (int k = t * kLatentTokens / 16; k < (t + 1) * kLatentTokens / 16; ++k) {
+        uint32_t a[kRowParts][4];
+#pragma unroll
+        for (int m = 0; m < kRowParts; ++m) {
+          load_matrices(a[m], weights + m * 16 * (kWeightPitch * 2) + k * 32);
+        }
+#pragma unroll
+        for (int n = 0; n < kColumns / 16; ++n) {
+          uint32_t b[4];
+          load_matrices_transposed(b, values + k * 16 * kPitch + n * 32);
+#pragma unroll
+          for (int m = 0; m < kRowParts; ++m) {
+            mma<false>(sums_[m][2 * n], a[m], b[0], b[1]);
+            mma<false>(sums_[m][2 * n + 1], a[m], b[2], b[3]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void scale_sums(int tile) {
 #pragma unroll
     for (int m = 0; m < kRowParts; ++m) {
-      const float low = shared_.factor[m * 16 + lane_ / 4];
-      const float high = shared_.factor[m * 16 + 8 + lane_ / 4];
+      const float low = shared_.factor[tile][m * 16 + lane_ / 4];
+      const float high = shared_.factor[tile][m * 16 + 8 + lane_ / 4];
       if (!__any_sync(kAllLanes, low != 1.0f || high != 1.0f)) continue;
 #pragma unroll
       for (float(&sum)[4] : sums_[m]) {
@@ -272,28 +325,6 @@ class LatentBlock {
         sum[1] *= low;
         sum[2] *= high;
         sum[3] *= high;
-      }
-    }
-    const uint32_t weights = shared_address(shared_.weights) +
-                             (lane_ / 8 % 2 * 8 + lane_ % 8) * (kWeightPitch * 2) + lane_ / 16 * 16;
-    const uint32_t values =
-        keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * kPitch + (warp_ * kColumns + lane_ / 16 * 8) * 2;
-#pragma unroll
-    for (int k = 0; k < kLatentTokens / 16; ++k) {
-      uint32_t a[kRowParts][4];
-#pragma unroll
-      for (int m = 0; m < kRowParts; ++m) {
-        load_matrices(a[m], weights + m * 16 * (kWeightPitch * 2) + k * 32);
-      }
-#pragma unroll
-      for (int n = 0; n < kColumns / 16; ++n) {
-        uint32_t b[4];
-        load_matrices_transposed(b, values + k * 16 * kPitch + n * 32);
-#pragma unroll
-        for (int m = 0; m < kRowParts; ++m) {
-          mma<false>(sums_[m][2 * n], a[m], b[0], b[1]);
-          mma<false>(sums_[m][2 * n + 1], a[m], b[2], b[3]);
-        }
       }
     }
   }
@@ -349,7 +380,10 @@ class LatentBlock {
   const int warp_;
   const int lane_;
   const int32_t* blocks_ = nullptr;
-  const uint8_t* from_ = nullptr;  // row_of() of the tile that is sent for next
+  const uint8_t* from_ = nullptr;  // row_of() of what is sent for next
+  uint32_t sent_ = 0;              // stages
+  uint32_t received_ = 0;
+  bool has_started_ = false;
   uint32_t queries_[kSteps][4];
   float sums_[kRowParts][kColumns / 8][4];
   float row_max_ = 0;  // of the row whose weights the thread makes, in powers of two
@@ -357,113 +391,43 @@ class LatentBlock {
 };
 
 template <int kRank, int kRope, int kRowTile>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(LatentForm<kRank, kRope, kRowTile>::kThreads,
+                                  LatentForm<kRank, kRope, kRowTile>::kBlocksPerSm)
     latent_attention_kernel(const __grid_constant__ LatentAttentionParams p) {
-  extern __shared__ __align__(16) uint8_t raw[];
+  extern __shared__ __align__(128) uint8_t raw[];
   auto& shared = *reinterpret_cast<LatentShared<kRank, kRope, kRowTile>*>(raw);
-  dependency_wait();
-  dependency_trigger();
+  if (threadIdx.x == 0) {
+    for (uint64_t& barrier : shared.full) barrier_init(shared_address(&barrier), 1);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (!p.reads_ahead) dependency_wait();
   const auto& plan = *static_cast<const LatentPlan*>(p.workspace);
   LatentBlock<kRank, kRope, kRowTile> block(p, shared);
-#pragma unroll 1
-  for (auto item = static_cast<int32_t>(blockIdx.x); item < plan.num_items;
-       item += static_cast<int32_t>(gridDim.x)) {
-    block.run(LatentItem(p, plan, item, kRowTile));
+  auto item = static_cast<int32_t>(blockIdx.x);
+  if (p.reads_ahead) {
+    if (item < plan.num_items) block.start(LatentItem(p, plan, item, kRowTile));
+    dependency_wait();
   }
-}
-
-// --- partial results ---
-
-constexpr int kMergeThreads = 512;
-
-// Adds up the chunks of rows that have several: a block takes a row after the other, a thread four
-// columns of every kGroups-th chunk of it.
-template <int kRank>
-__global__ void __launch_bounds__(kMergeThreads)
-    latent_merge_kernel(const __grid_constant__ LatentAttentionParams p, int32_t row_tile,
-                        bool by_token) {
-  constexpr int kColumnThreads = kRank / 4;
-  constexpr int kGroups = kMergeThreads / kColumnThreads;
-  __shared__ float4 group_values[kGroups][kColumnThreads];
-  __shared__ float2 group_sums[kGroups];
-  dependency_wait();
   dependency_trigger();
-  const auto& plan = *static_cast<const LatentPlan*>(p.workspace);
-  const int column = static_cast<int>(threadIdx.x) % kColumnThreads * 4;
-  const int group = static_cast<int>(threadIdx.x) / kColumnThreads;
 #pragma unroll 1
-  for (auto item = static_cast<int32_t>(blockIdx.x); item < plan.num_merges * row_tile;
-       item += static_cast<int32_t>(gridDim.x)) {
-    int32_t low = 0;
-    int32_t high = plan.num_seqs;
-    while (high - low > 1) {
-      const int32_t mid = (low + high) / 2;
-      (plan.seqs()[mid].first_merge <= item / row_tile ? low : high) = mid;
-    }
-    const LatentSeq seq = plan.seqs()[low];
-    const int32_t tile = item / row_tile - seq.first_merge;
-    const int32_t row = item % row_tile;
-    const LatentRows rows = latent_rows(tile, seq.q_len, p.config.num_heads, row_tile, by_token);
-    if (row >= rows.count) continue;  // for the whole block
-    float2 total = make_float2(minus_infinity(), 0);
-    float4 sum = {};
-#pragma unroll 2
-    for (int32_t chunk = group; chunk < seq.chunks; chunk += kGroups) {
-      const LatentPart part = latent_part(p, row_tile, seq.first_part + tile * seq.chunks + chunk);
-      const float2 its = __ldcg(&part.max_sum[row]);
-      const float4 values =
-          __ldcg(reinterpret_cast<const float4*>(part.values + row * kRank + column));
-      const float top = fmaxf(total.x, its.x);
-      const float shift = top == minus_infinity() ? 0.0f : top;
-      const float mine = exp2_fast(total.x - shift);
-      const float other = exp2_fast(its.x - shift);
-      total = make_float2(top, total.y * mine + its.y * other);
-      sum.x = sum.x * mine + values.x * other;
-      sum.y = sum.y * mine + values.y * other;
-      sum.z = sum.z * mine + values.z * other;
-      sum.w = sum.w * mine + values.w * other;
-    }
-    group_values[group][column / 4] = sum;
-    if (column == 0) group_sums[group] = total;
-    __syncthreads();
-    if (group == 0) {
-      float top = minus_infinity();
-      for (int g = 0; g < kGroups; ++g) top = fmaxf(top, group_sums[g].x);
-      const float shift = top == minus_infinity() ? 0.0f : top;
-      float weight = 0;
-      sum = {};
-      for (int g = 0; g < kGroups; ++g) {
-        const float its = exp2_fast(group_sums[g].x - shift);
-        const float4 values = group_values[g][column / 4];
-        weight += group_sums[g].y * its;
-        sum.x += values.x * its;
-        sum.y += values.y * its;
-        sum.z += values.z * its;
-        sum.w += values.w * its;
-      }
-      const float over = weight == 0.0f ? 0.0f : 1.0f / weight;
-      const int64_t at = int64_t{seq.q_begin} * p.config.num_heads + rows.first + row;
-      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + at * p.config.row + column) =
-          make_uint2(pack_bf16(sum.x * over, sum.y * over), pack_bf16(sum.z * over, sum.w * over));
-    }
-    __syncthreads();  // the groups' sums have been read
+  for (; item < plan.num_items; item += static_cast<int32_t>(gridDim.x)) {
+    block.run(LatentItem(p, plan, item, kRowTile));
   }
 }
 
 template <int kRank, int kRope, int kRowTile>
 cudaError_t launch(const LatentAttentionParams& params, cudaStream_t stream) {
+  using Form = LatentForm<kRank, kRope, kRowTile>;
   constexpr size_t kShared = sizeof(LatentShared<kRank, kRope, kRowTile>);
-  static_assert(kShared + 1024 <= 228 * 1024);
+  static_assert((kShared + 1024) * Form::kBlocksPerSm <= 228 * 1024);
   const auto kernel = latent_attention_kernel<kRank, kRope, kRowTile>;
-  cudaError_t error =
+  const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (error != cudaSuccess) return error;
-  error = launch_pdl(kernel, dim3(static_cast<unsigned>(params.config.num_sms)), dim3(kThreads),
-                     kShared, stream, params);
-  if (error != cudaSuccess || params.config.whole_sequences) return error;
-  return launch_pdl(latent_merge_kernel<kRank>,
-                    dim3(static_cast<unsigned>(2 * params.config.num_sms)), dim3(kMergeThreads), 0,
-                    stream, params, kRowTile, latent_by_token(params));
+  const int32_t blocks = latent_blocks(kRowTile, params.config.num_sms);
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Form::kThreads), kShared,
+                    stream, params);
 }
 
 template <int kRank, int kRope>
@@ -483,8 +447,10 @@ cudaError_t launch_rows(const LatentAttentionParams& params, cudaStream_t stream
 cudaError_t launch_latent_attention(const LatentAttentionParams& params, cudaStream_t stream) {
   if (params.bounds.num_tokens <= 0) return cudaSuccess;
   if (!has_latent_attention(params.config.row, params.config.rank)) return cudaErrorInvalidValue;
-  return params.config.rank == 512 ? launch_rows<512, 64>(params, stream)
-                                   : launch_rows<256, 64>(params, stream);
+  const cudaError_t error = params.config.rank == 512 ? launch_rows<512, 64>(params, stream)
+                                                      : launch_rows<256, 64>(params, stream);
+  if (error != cudaSuccess || params.config.whole_sequences) return error;
+  return launch_latent_merge(params, stream);
 }
 
 }  // namespace rudder::cuda

@@ -1,6 +1,6 @@
 // Attention over rows that are key and value at once, which all heads of a token read
 // (ops/latent_args.h): one KV head of kRank + kRope elements, of which the first kRank are values.
-// A block reads a tile of 64 keys once from memory for up to 64 rows of queries and multiplies it
+// A block reads tiles of 32 keys once from memory for up to 64 rows of queries and multiplies them
 // by mma.m16n8k16 of bf16; kernels/latents/latent_plan.h says who does what. A plan is made once a
 // step and serves all layers. Reference: cpu/plain_attention.cpp.
 //
@@ -56,6 +56,9 @@ struct LatentAttentionParams {
   const void* q = nullptr;  // [T, num_heads, row] bf16, 4-byte aligned
   void* out = nullptr;      // likewise; elements of a head from `rank` on are not written
   void* workspace = nullptr;
+  // The kernel in front of this one is none that writes the plan, the block table or rows of tokens
+  // that are not the step's: they may be read before it has ended.
+  bool reads_ahead = false;
 };
 
 // Once a step, of its batch alone: the parameters of layers are not read.
@@ -65,11 +68,14 @@ cudaError_t launch_latent_attention(const LatentAttentionParams& params, cudaStr
 
 // --- of the kernels ---
 
+// Adds up the parts of what launch_latent_attention has cut.
+cudaError_t launch_latent_merge(const LatentAttentionParams& params, cudaStream_t stream);
+
 inline constexpr int32_t kLatentMaxRows = 64;  // of a tile of rows
 
-// Chunks that keep sums in memory.
-__host__ __device__ constexpr int32_t latent_parts(int32_t num_sms) {
-  return 2 * num_sms;
+// Chunks that keep sums in memory, as many as there is room for.
+__host__ __device__ constexpr int32_t latent_parts(int32_t row_tile, int32_t num_sms) {
+  return 2 * num_sms * (kLatentMaxRows / row_tile);
 }
 __host__ __device__ constexpr size_t latent_plan_bytes(int32_t num_seqs) {
   const size_t bytes = sizeof(LatentPlan) + (static_cast<size_t>(num_seqs) + 1) * sizeof(LatentSeq);

@@ -50,7 +50,7 @@ __device__ int32_t chunks_of(const LatentSeq& seq, int32_t chunk) {
 // What a candidate costs, in front of its number, where longer ones come first: the least is the
 // best. A whole warp.
 __device__ long long rank_of(const LatentAttentionParams& p, const LatentPlan& plan,
-                             int32_t candidate, int lane) {
+                             int32_t candidate, int32_t row_tile, int lane) {
   const int32_t chunk = latent_chunk(candidate);
   int32_t items = 0;
   int32_t parts = 0;
@@ -65,10 +65,10 @@ __device__ long long rank_of(const LatentAttentionParams& p, const LatentPlan& p
   items = sum_of_warp(items);
   parts = sum_of_warp(parts);
   longest = max_of_warp(longest);
-  const int32_t most = p.config.whole_sequences ? 0 : latent_parts(p.config.num_sms);
+  const int32_t most = p.config.whole_sequences ? 0 : latent_parts(row_tile, p.config.num_sms);
   if (parts > most) return kNever;
-  return latent_cost(items, longest, p.config.num_sms) * kLatentChunks + kLatentChunks - 1 -
-         candidate;
+  return latent_cost(items, longest, latent_blocks(row_tile, p.config.num_sms)) * kLatentChunks +
+         kLatentChunks - 1 - candidate;
 }
 
 // Numbers items, parts and merges. One warp.
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   long long rank = kNever;
   for (int32_t candidate = warp; candidate < kLatentChunks; candidate += kWarps) {
-    rank = min(rank, rank_of(p, plan, candidate, lane));
+    rank = min(rank, rank_of(p, plan, candidate, row_tile, lane));
   }
   if (lane == 0) best[warp] = rank;
   __syncthreads();
@@ -141,9 +141,8 @@ __global__ void __launch_bounds__(kThreads)
 
 size_t latent_workspace_bytes(const LatentAttentionConfig& config, int32_t max_seqs) {
   const size_t row = sizeof(float2) + sizeof(float) * static_cast<size_t>(config.rank);
-  const size_t parts =
-      config.whole_sequences ? 0 : static_cast<size_t>(latent_parts(config.num_sms));
-  return latent_plan_bytes(max_seqs) + parts * kLatentMaxRows * row;
+  const int32_t parts = config.whole_sequences ? 0 : latent_parts(kLatentMaxRows, config.num_sms);
+  return latent_plan_bytes(max_seqs) + static_cast<size_t>(parts) * kLatentMaxRows * row;
 }
 
 cudaError_t launch_latent_plan(const LatentAttentionParams& params, cudaStream_t stream) {

@@ -10,7 +10,8 @@
 
 namespace rudder::cuda {
 
-inline constexpr int32_t kLatentTokens = 64;  // of a tile of keys, which begins at a multiple of it
+// Of a tile of keys, which begins at a multiple of it. A row's sums are taken tile by tile.
+inline constexpr int32_t kLatentTokens = 32;
 
 // A sequence of the step; the last entry is the tokens behind the last sequence, without KV.
 struct LatentSeq {
@@ -50,6 +51,11 @@ __host__ __device__ constexpr int32_t latent_row_tile(int64_t max_rows) {
   return max_rows <= 16 ? 16 : max_rows <= 32 ? 32 : 64;
 }
 
+// Blocks that run side by side.
+__host__ __device__ constexpr int32_t latent_blocks(int32_t row_tile, int32_t num_sms) {
+  return row_tile == 64 ? num_sms : 2 * num_sms;
+}
+
 // by_token: a tile has rows of one token alone, as where tokens see paths of trees.
 __host__ __device__ constexpr int32_t latent_row_tiles(int32_t q_len, int32_t num_heads,
                                                        int32_t row_tile, bool by_token) {
@@ -82,7 +88,7 @@ __host__ __device__ constexpr int32_t latent_chunk(int32_t candidate) {
 
 // What an item costs beside its tiles of keys, in such tiles: queries that are read, sums that are
 // written.
-inline constexpr int64_t kLatentItemTiles = 2;
+inline constexpr int64_t kLatentItemTiles = 3;
 
 // Time of a step in tiles of keys, when `items` of up to `longest` tiles go to so many blocks.
 __host__ __device__ constexpr int64_t latent_cost(int64_t items, int64_t longest, int32_t blocks) {
