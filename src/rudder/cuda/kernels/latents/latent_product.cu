@@ -5,6 +5,7 @@
 #include "rudder/cuda/kernels/latents/latent_product.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include "rudder/cuda/kernels/async_copy.cuh"
@@ -17,13 +18,14 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kTile = 64;  // of the inner dimension, and of a weight's row
-constexpr int kStages = 4;
+constexpr int kTile = 64;               // of the inner dimension, and of a weight's row
 constexpr int kPitch = kTile * 2 + 16;  // bytes: eight rows' chunks in all banks
 
 template <bool kAbsorbs, bool kFp8, int kTokens>
 struct ProductShared {
   static constexpr int kWeightRows = kAbsorbs ? 64 : 32;
+  // Few tokens wait for their weights alone: all of them are on their way at once.
+  static constexpr int kStages = kTokens == 64 ? 4 : 8;
   static constexpr int kStoredPitch = kFp8 ? kTile : kPitch;
   alignas(16) uint8_t x[kStages][kTokens * kPitch];
   alignas(16) uint8_t stored[kStages][kWeightRows * kStoredPitch];
@@ -36,10 +38,19 @@ __device__ inline float float_of_code(uint8_t code) {
   return static_cast<float>(value);
 }
 
+// Two f16, times a scale, as bf16.
+__device__ inline uint32_t scaled(uint32_t two, float scale) {
+  __half2 half;
+  memcpy(&half, &two, sizeof(half));
+  const float2 numbers = __half22float2(half);
+  return pack_bf16(numbers.x * scale, numbers.y * scale);
+}
+
 template <bool kAbsorbs, bool kFp8, int kTokens>
 class ProductBlock {
  public:
   using Shared = ProductShared<kAbsorbs, kFp8, kTokens>;
+  static constexpr int kStages = Shared::kStages;
   static constexpr int kWeightRows = Shared::kWeightRows;
   static constexpr int kOuter = kAbsorbs ? kTile : kWeightRows;  // columns of the block
   static constexpr int kColumns = kOuter / kWarps;               // of a warp
@@ -54,18 +65,29 @@ class ProductBlock {
         head_(static_cast<int>(blockIdx.y)),
         token_(static_cast<int>(blockIdx.z) * kTokens) {}
 
-  __device__ void run() {
-    const int steps = p_.inner / kTile;
+  // Sends for the first tiles of the weight, which no kernel writes.
+  __device__ void start() {
 #pragma unroll
     for (int step = 0; step < kStages - 1; ++step) {
-      if (step < steps) send(step);
-      commit_copies();
+      if (step < steps()) send_weight(step);
+    }
+  }
+
+  // Behind start().
+  __device__ void run() {
+#pragma unroll
+    for (int step = 0; step < kStages - 1; ++step) {
+      if (step < steps()) send_x(step);
+      commit_copies();  // the first with all that start() has sent for
     }
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps(); ++step) {
       wait_copies<kStages - 2>();
       __syncthreads();  // the tile is there, and all have read the one before
-      if (step + kStages - 1 < steps) send(step + kStages - 1);
+      if (step + kStages - 1 < steps()) {
+        send_x(step + kStages - 1);
+        send_weight(step + kStages - 1);
+      }
       commit_copies();
       uint32_t weight = shared_address(shared_.stored[step % kStages]);
       if constexpr (kFp8) {
@@ -79,12 +101,16 @@ class ProductBlock {
   }
 
  private:
+  __device__ int steps() const {
+    return p_.inner / kTile;
+  }
+
   // Row of the weight's tile of a step.
   __device__ int64_t weight_row(int step, int row) const {
     return int64_t{head_} * p_.head_rows + p_.first_row + (kAbsorbs ? step * kTile : first_) + row;
   }
 
-  __device__ void send(int step) {
+  __device__ void send_x(int step) {
     const uint32_t x = shared_address(shared_.x[step % kStages]);
     for (auto at = static_cast<int>(threadIdx.x); at < kTokens * 8; at += kThreads) {
       const int row = at / 8;
@@ -94,6 +120,9 @@ class ProductBlock {
                                head_ * p_.x_head + step * kTile + at % 8 * 8;
       copy_async(x + row * kPitch + at % 8 * 16, from, is_there ? 16 : 0);
     }
+  }
+
+  __device__ void send_weight(int step) {
     constexpr int kBytes = kFp8 ? 1 : 2;
     constexpr int kChunks = kTile * kBytes / 16;  // of a row
     const int64_t width = kAbsorbs ? p_.outer : p_.inner;
@@ -114,16 +143,13 @@ class ProductBlock {
          at += kThreads) {
       const int row = at / (kTile / kEach);
       const int column = at % (kTile / kEach) * kEach;
-      const uint8_t* const from = &shared_.stored[step % kStages][row * kTile + column];
+      const auto codes =
+          *reinterpret_cast<const uint2*>(&shared_.stored[step % kStages][row * kTile + column]);
       const float scale = kAbsorbs ? p_.weight_scale[weight_row(step, row)] : 1.0f;
-      uint32_t words[kEach / 2];
-#pragma unroll
-      for (int i = 0; i < kEach / 2; ++i) {
-        words[i] =
-            pack_bf16(float_of_code(from[2 * i]) * scale, float_of_code(from[2 * i + 1]) * scale);
-      }
-      *reinterpret_cast<uint4*>(&shared_.wide[row * kPitch + column * 2]) =
-          make_uint4(words[0], words[1], words[2], words[3]);
+      const uint2 low = widen_four(codes.x);
+      const uint2 high = widen_four(codes.y);
+      *reinterpret_cast<uint4*>(&shared_.wide[row * kPitch + column * 2]) = make_uint4(
+          scaled(low.x, scale), scaled(low.y, scale), scaled(high.x, scale), scaled(high.y, scale));
     }
   }
 
@@ -209,13 +235,17 @@ __global__ void __launch_bounds__(kThreads)
                           const __grid_constant__ LatentRowsParams rows) {
   extern __shared__ __align__(16) uint8_t raw[];
   auto& shared = *reinterpret_cast<ProductShared<kAbsorbs, kFp8, kTokens>*>(raw);
-  dependency_wait();
-  dependency_trigger();
   const int behind = static_cast<int>(blockIdx.y) - p.num_heads;
   if (behind < 0) {
-    ProductBlock<kAbsorbs, kFp8, kTokens>(p, shared).run();
+    ProductBlock<kAbsorbs, kFp8, kTokens> block(p, shared);
+    block.start();
+    dependency_wait();
+    dependency_trigger();
+    block.run();
     return;
   }
+  dependency_wait();
+  dependency_trigger();
   if constexpr (kAbsorbs) {  // a block has the rows of a token
     const int row = behind * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
     const int token = static_cast<int>(blockIdx.z) * kTokens + row;
