@@ -104,6 +104,7 @@ void bench_attention(const LatentModel& model, const LatentStep& one, const Buff
       for (int32_t i = 0; i < attentions; ++i) {
         LatentAttentionParams of_layer = p;
         of_layer.kv = kv.data() + i * cache;
+        of_layer.reads_ahead = i > 0;
         must(launch_latent_attention(of_layer, stream), "attention");
       }
     });
@@ -147,26 +148,29 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
   const Buffer<uint16_t> x(tokens * std::max(wide, query));
   const Buffer<uint16_t> out(tokens * std::max(wide, query));
   fill_with_numbers(x.data(), static_cast<int64_t>(x.bytes()));
+  const auto product_of = [&](bool absorbs, int32_t layer) {
+    LatentProductParams p;
+    p.absorbs = absorbs;
+    p.tokens = tokens;
+    p.num_heads = model.heads;
+    p.inner = absorbs ? model.nope_dim : model.rank;
+    p.outer = absorbs ? model.rank : model.value_dim;
+    p.weight = weights.data() + layer * bytes;
+    p.weight_scale = is_fp8 ? scales.data() : nullptr;
+    p.first_row = absorbs ? 0 : model.nope_dim;
+    p.head_rows = head_rows;
+    p.x = x.data();
+    p.x_token = absorbs ? query : wide;
+    p.x_head = absorbs ? model.nope_dim + model.rope_dim : model.row();
+    p.out = out.data();
+    p.out_token = absorbs ? wide : int64_t{model.heads} * model.value_dim;
+    p.out_head = absorbs ? model.row() : model.value_dim;
+    return p;
+  };
   const auto graph_of = [&](bool absorbs) {
     return std::make_unique<Graph>(stream, [&] {
       for (int32_t i = 0; i < kLayers; ++i) {
-        LatentProductParams p;
-        p.absorbs = absorbs;
-        p.tokens = tokens;
-        p.num_heads = model.heads;
-        p.inner = absorbs ? model.nope_dim : model.rank;
-        p.outer = absorbs ? model.rank : model.value_dim;
-        p.weight = weights.data() + i * bytes;
-        p.weight_scale = is_fp8 ? scales.data() : nullptr;
-        p.first_row = absorbs ? 0 : model.nope_dim;
-        p.head_rows = head_rows;
-        p.x = x.data();
-        p.x_token = absorbs ? query : wide;
-        p.x_head = absorbs ? model.nope_dim + model.rope_dim : model.row();
-        p.out = out.data();
-        p.out_token = absorbs ? wide : int64_t{model.heads} * model.value_dim;
-        p.out_head = absorbs ? model.row() : model.value_dim;
-        must(launch_latent_product(p, stream), "product");
+        must(launch_latent_product(product_of(absorbs, i), stream), "product");
       }
     });
   };
@@ -197,7 +201,7 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
       p.kv_slot = slots.data();
       p.kv = kv.data();
       p.q_out = out.data();
-      must(launch_latent_rows(p, stream), "rows");
+      must(launch_latent_prep(product_of(true, i), p, stream), "prep");
     }
   }));
   const std::vector<double> us = time_graphs(graphs, 11, flush, stream);
@@ -211,7 +215,7 @@ void bench_products(const LatentModel& model, int32_t tokens, bool is_fp8,
     std::printf("  %s %6.1f us, floor %5.1f, %5.1f %%", absorbs ? "absorb" : "values", time, floor,
                 100 * floor / time);
   }
-  std::printf("  rows %5.1f us\n", us[2] / kLayers);
+  std::printf("  absorb with rows %5.1f us\n", us[2] / kLayers);
   std::fflush(stdout);
 }
 
