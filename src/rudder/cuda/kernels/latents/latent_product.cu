@@ -246,10 +246,15 @@ __global__ void __launch_bounds__(kThreads)
   }
   dependency_wait();
   dependency_trigger();
-  if constexpr (kAbsorbs) {  // a block has the rows of a token
-    const int row = behind * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-    const int token = static_cast<int>(blockIdx.z) * kTokens + row;
-    if (row < kTokens && token < rows.tokens) make_latent_rows(rows, token);
+  if constexpr (kAbsorbs) {  // a block has the row of a token, or a head's queries of all of them
+    const int part = behind * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+    const int first = static_cast<int>(blockIdx.z) * kTokens;
+    const int count = min(kTokens, rows.tokens - first);
+    if (part < kTokens) {
+      if (part < count) keep_latent_row(rows, first + part);
+    } else if (part < kTokens + p.num_heads) {
+      turn_latent_queries(rows, first, count, part - kTokens, 1);
+    }
   }
 }
 
@@ -292,7 +297,7 @@ cudaError_t launch_tiles(const LatentProductParams& params, const LatentRowsPara
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (error != cudaSuccess) return error;
   const int columns = params.outer / Block::kOuter;
-  const int behind = rows.tokens > 0 ? (kTokens + columns - 1) / columns : 0;
+  const int behind = rows.tokens > 0 ? (kTokens + params.num_heads + columns - 1) / columns : 0;
   const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(params.num_heads + behind),
                   static_cast<unsigned>((params.tokens + kTokens - 1) / kTokens));
   return launch_pdl(kernel, grid, dim3(kThreads), kShared, stream, params, rows);

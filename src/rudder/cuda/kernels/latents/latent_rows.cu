@@ -8,7 +8,8 @@ __global__ void __launch_bounds__(kLatentRowThreads)
     latent_rows_kernel(const __grid_constant__ LatentRowsParams p) {
   dependency_wait();
   dependency_trigger();
-  make_latent_rows(p, blockIdx.x);
+  keep_latent_row(p, blockIdx.x);
+  turn_latent_queries(p, blockIdx.x, 1, 0, p.num_heads);
 }
 
 }  // namespace

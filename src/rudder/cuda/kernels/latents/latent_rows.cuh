@@ -76,26 +76,40 @@ __device__ inline void keep_latent(const LatentRowsParams& p, int64_t slot, cons
   }
 }
 
-// A block.
-__device__ inline void make_latent_rows(const LatentRowsParams& p, int64_t token) {
+// The row that is kept of a token. A block; what it reads is on its way at once.
+__device__ inline void keep_latent_row(const LatentRowsParams& p, int64_t token) {
+  constexpr int kEach = (kMostLatentRow + kLatentRowThreads - 1) / kLatentRowThreads;
   __shared__ float row[kMostLatentRow];
   __shared__ float scratch[32];
   __shared__ float largest[32];
   const auto thread = static_cast<int>(threadIdx.x);
   const int width = p.rank + p.rope_dim;
   const auto* const latent = static_cast<const Bf16*>(p.latent) + token * width;
-  float squares = 0;
-  for (int i = thread; i < width; i += kLatentRowThreads) {
-    const float x = __bfloat162float(latent[i]);
-    row[i] = x;
-    if (i < p.rank) squares = fmaf(x, x, squares);
-  }
-  squares = block_sum(squares, scratch);  // and all of the row is there
-  const float inverse = inverse_rms(squares, p.rank, p.eps);
-  for (int i = thread; i < p.rank; i += kLatentRowThreads) row[i] = row[i] * inverse * p.norm[i];
+  const int64_t slot = p.kv_slot[token];
   const int64_t rope_row = p.rope_row == nullptr ? 0 : p.rope_row[token];
-  const float* const angles = p.rope == nullptr ? nullptr : p.rope + rope_row * 2 * p.half;
-  if (angles != nullptr) {
+  float x[kEach];
+  float by[kEach];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * kLatentRowThreads;
+    x[j] = i < width ? __bfloat162float(latent[i]) : 0.0f;
+    by[j] = i < p.rank ? p.norm[i] : 0.0f;
+  }
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (thread + j * kLatentRowThreads < p.rank) squares = fmaf(x[j], x[j], squares);
+  }
+  squares = block_sum(squares, scratch);
+  const float inverse = inverse_rms(squares, p.rank, p.eps);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * kLatentRowThreads;
+    if (i < width) row[i] = i < p.rank ? x[j] * inverse * by[j] : x[j];
+  }
+  __syncthreads();
+  if (p.rope != nullptr) {
+    const float* const angles = p.rope + rope_row * 2 * p.half;
     for (int i = thread; i < p.half; i += kLatentRowThreads) {
       const LatentPair pair = pair_of(p, i);
       float* const tail = row + p.rank;
@@ -105,25 +119,34 @@ __device__ inline void make_latent_rows(const LatentRowsParams& p, int64_t token
     }
   }
   __syncthreads();
-  const int64_t slot = p.kv_slot[token];
   if (slot >= 0) keep_latent(p, slot, row, largest);
+}
 
-  // Queries. Of a part that does not turn the pairs are neighbours.
+// The part of a head's query that turns, of pair i. Of a part that does not turn the pairs are
+// neighbours. A thread.
+__device__ inline void turn_latent_query(const LatentRowsParams& p, int64_t token, int64_t head,
+                                         int i) {
+  const int64_t rope_row = p.rope_row == nullptr ? 0 : p.rope_row[token];
   const float scale = p.q_scale == nullptr ? 1.0f : p.q_scale[rope_row];
-  const auto* const q =
-      static_cast<const Bf16*>(p.q) + token * p.num_heads * (p.nope_dim + p.rope_dim) + p.nope_dim;
-  auto* const out = static_cast<Bf16*>(p.q_out) + token * p.num_heads * width + p.rank;
+  const int64_t at = token * p.num_heads + head;
+  const auto* const from =
+      static_cast<const Bf16*>(p.q) + at * (p.nope_dim + p.rope_dim) + p.nope_dim;
+  auto* const to = static_cast<Bf16*>(p.q_out) + at * (p.rank + p.rope_dim) + p.rank;
+  const LatentPair pair = p.rope == nullptr ? LatentPair{2 * i, 2 * i + 1} : pair_of(p, i);
+  LatentTurned x = {__bfloat162float(from[pair.first]), __bfloat162float(from[pair.second])};
+  if (p.rope != nullptr) x = turn(p, p.rope + rope_row * 2 * p.half, i, x.first, x.second);
+  to[pair.first] = __float2bfloat16_rn(x.first * scale);
+  to[pair.second] = __float2bfloat16_rn(x.second * scale);
+}
+
+// Of all heads of a token, or of some tokens of a head. A block.
+__device__ inline void turn_latent_queries(const LatentRowsParams& p, int64_t token, int32_t tokens,
+                                           int64_t head, int32_t heads) {
   const int pairs = p.rope_dim / 2;
-  for (int at = thread; at < p.num_heads * pairs; at += kLatentRowThreads) {
-    const int head = at / pairs;
-    const int i = at % pairs;
-    const LatentPair pair = angles == nullptr ? LatentPair{2 * i, 2 * i + 1} : pair_of(p, i);
-    const Bf16* const from = q + int64_t{head} * (p.nope_dim + p.rope_dim);
-    Bf16* const to = out + int64_t{head} * width;
-    LatentTurned x = {__bfloat162float(from[pair.first]), __bfloat162float(from[pair.second])};
-    if (angles != nullptr) x = turn(p, angles, i, x.first, x.second);
-    to[pair.first] = __float2bfloat16_rn(x.first * scale);
-    to[pair.second] = __float2bfloat16_rn(x.second * scale);
+  for (auto at = static_cast<int>(threadIdx.x); at < tokens * heads * pairs;
+       at += kLatentRowThreads) {
+    const int query = at / pairs;
+    turn_latent_query(p, token + query / heads, head + query % heads, at % pairs);
   }
 }
 
