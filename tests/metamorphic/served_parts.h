@@ -1,5 +1,5 @@
-// Tiny models of parts that a GPU has kernels for: heads that the tuned attention kernels take, in
-// place of narrower ones. For tests of executors on GPUs.
+// Tiny models of parts that a GPU has kernels for: heads, and rows that all heads read, that the
+// tuned attention kernels take, in place of narrower ones. For tests of executors on GPUs.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace rudder::metamorphic {
 
-// Heads of 64, and of 512 where a layer's are wider than those of others.
+// Heads of 64, and of 512 where a layer's are wider than those of others; rows of 256 + 64.
 inline void use_served_parts(model::ModelSpec& spec) {
   constexpr int32_t kNarrow = 64;
   constexpr int32_t kWide = 512;
@@ -21,6 +21,17 @@ inline void use_served_parts(model::ModelSpec& spec) {
     }
   }
   for (model::LayerSpec& layer : spec.layers) {
+    if (model::LatentAttention* const latent = model::latent_of(layer)) {
+      latent->shape = {.num_heads = latent->shape.num_heads,
+                       .nope_dim = kNarrow,
+                       .rope_dim = kNarrow,
+                       .value_dim = kNarrow,
+                       .rank = 4 * kNarrow};
+      latent->scale = 1.0f / std::sqrt(static_cast<float>(latent->shape.query_dim()));
+      if (latent->rope != model::kNoRope) {
+        spec.ropes[static_cast<size_t>(latent->rope)].rotary_dim = kNarrow;
+      }
+    }
     if (model::attention_of(layer) == nullptr) continue;
     model::Attention& attention = *model::attention_of(layer);
     attention.head_dim = attention.head_dim > least ? kWide : kNarrow;

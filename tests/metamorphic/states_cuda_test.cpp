@@ -1,6 +1,6 @@
-// Models whose layers keep states, on a GPU, through the real scheduler and executor: the same
-// sequences alone, together, in chunks, going on from checkpoints, ahead, repeated and with drafts
-// get the same tokens and logprobs, bit for bit, from graphs and op by op.
+// Models whose layers keep states, or one row of a token, on a GPU, through the real scheduler and
+// executor: the same sequences alone, together, in chunks, going on from checkpoints, ahead,
+// repeated and with drafts get the same tokens and logprobs, bit for bit, from graphs and op by op.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -83,7 +83,8 @@ TEST_P(StatesOnGpu, DraftedAsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, StatesOnGpu,
-                         ::testing::Values(testing::TinyArch::kDelta, testing::TinyArch::kSpaces),
+                         ::testing::Values(testing::TinyArch::kDelta, testing::TinyArch::kSpaces,
+                                           testing::TinyArch::kLatent),
                          [](const auto& test) {
                            return std::string(testing::tiny_arch_name(test.param));
                          });

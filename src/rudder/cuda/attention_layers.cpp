@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rudder/base/check.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/attention/plain_attention.h"
@@ -42,6 +43,10 @@ constexpr int32_t kLeastTokens = 1024;
 }  // namespace
 
 std::string AttentionLayers::Kind::to_string() const {
+  if (is_latent()) {
+    return fmt::format("{} heads over rows of {} elements with {} values, {}", num_heads, head_dim,
+                       value_dim, kv_type_name(kv_type));
+  }
   return fmt::format("{} heads, {} KV heads, head_dim {}, window {}, blocks of {} {}", num_heads,
                      num_kv_heads, head_dim, window, block_size, kv_type_name(kv_type));
 }
@@ -58,6 +63,9 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
     return {};
   }
   if (is_tuned(kind, has_gate)) return {};
+  if (kind.is_latent()) {
+    return refused("rows are kept in bf16, of 512 or 256 values and 64 elements besides");
+  }
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) {
     return refused(fmt::format("under a gate it is head_dim {} at most", kMaxGatedHeadDim));
   }
@@ -71,6 +79,10 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
 }
 
 bool AttentionLayers::is_tuned(const Kind& kind, bool has_gate) {
+  if (kind.is_latent()) {
+    return !has_gate && kind.window == 0 && kind.num_kv_heads == 1 &&
+           kind.kv_type == KvType::kBf16 && has_latent_attention(kind.head_dim, kind.value_dim);
+  }
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) return false;
   if (scales_tokens(kind.kv_type) && (has_gate || kind.head_dim > kMaxTokenScaledHeadDim)) {
     return false;
@@ -79,6 +91,16 @@ bool AttentionLayers::is_tuned(const Kind& kind, bool has_gate) {
          kind.num_heads / kind.num_kv_heads <= kMaxTunedGroup &&
          std::find(std::begin(kTunedHeadDims), std::end(kTunedHeadDims), kind.head_dim) !=
              std::end(kTunedHeadDims);
+}
+
+AttentionLayers::Kind AttentionLayers::kind_of(const ops::KvLayer& kv, int32_t num_heads,
+                                               int32_t window, int32_t value_dim) {
+  return {num_heads, kv.num_kv_heads, kv.head_dim, kv.block_size,
+          window,    kv_type_of(kv),  kv.parts,    value_dim};
+}
+
+LatentAttentionConfig AttentionLayers::latent_config_of(const Kind& kind) const {
+  return {kind.num_heads, kind.head_dim, kind.value_dim, settings_.batch_invariant, num_sms_};
 }
 
 AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
@@ -96,12 +118,11 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
 Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
                                       int32_t max_tokens) {
   for (const ops::AttentionShape& shape : shapes) {
-    const Kind kind{shape.num_heads,     shape.kv.num_kv_heads, shape.kv.head_dim,
-                    shape.kv.block_size, shape.window,          kv_type_of(shape.kv)};
+    const Kind kind = kind_of(shape.kv, shape.num_heads, shape.window, shape.value_dim);
     RUDDER_TRY_VOID(check(kind, shape.has_gate));
     if (!is_tuned(kind, shape.has_gate)) continue;
     RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
-    RUDDER_TRY_VOID(tensor_map(shape.kv, kind));
+    if (!kind.is_latent()) RUDDER_TRY_VOID(tensor_map(shape.kv, kind));
   }
   return {};
 }
@@ -111,7 +132,9 @@ Result<void> AttentionLayers::make_room(const Kind& kind, int32_t max_seqs, int3
   if (room.data != nullptr && room.max_seqs >= max_seqs && room.max_tokens >= max_tokens) return {};
   const int32_t seqs = std::max({max_seqs, room.max_seqs, kLeastSeqs});
   const int32_t tokens = std::max({max_tokens, room.max_tokens, kLeastTokens});
-  const auto bytes = static_cast<int64_t>(attention_workspace_bytes(seqs, tokens, kind.head_dim));
+  const auto bytes = static_cast<int64_t>(
+      kind.is_latent() ? latent_workspace_bytes(latent_config_of(kind), seqs)
+                       : attention_workspace_bytes(seqs, tokens, kind.head_dim));
   RUDDER_TRY(const ops::View data, memory_.allocate_raw(DType::kU8, {bytes}));
   room = {data.data, seqs, tokens};
   return {};
@@ -137,10 +160,11 @@ void AttentionLayers::begin_step(const ops::AttentionBatch& batch) {
 }
 
 Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
-  const Kind kind{args.num_heads,     args.kv.num_kv_heads, args.kv.head_dim,
-                  args.kv.block_size, args.window,          kv_type_of(args.kv)};
+  const Kind kind = kind_of(args.kv, args.num_heads, args.window, args.value_dim);
   const bool has_gate = !args.gate.empty();
-  if (is_tuned(kind, has_gate)) return attend_tuned(args, kind);
+  if (is_tuned(kind, has_gate)) {
+    return kind.is_latent() ? attend_latent(args, kind) : attend_tuned(args, kind);
+  }
   RUDDER_TRY_VOID(check(kind, has_gate));
   return attend_plain(args, kind);
 }
@@ -192,19 +216,51 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   return {};
 }
 
+Result<void> AttentionLayers::attend_latent(const ops::AttentionArgs& args, const Kind& kind) {
+  RUDDER_CHECK(args.sinks.empty() && args.softcap == 0, "latent rows with sinks or a soft-cap");
+  LatentAttentionParams params;
+  params.config = latent_config_of(kind);
+  params.bounds.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
+  params.bounds.num_tokens = static_cast<int32_t>(args.q.shape[0]);
+  params.bounds.max_q_len = batch_.max_q_len;
+  RUDDER_TRY_VOID(make_room(kind, params.bounds.num_seqs, params.bounds.num_tokens));
+  WorkList& work = work_lists_[kind];
+  params.workspace = work.workspace.data;
+  params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
+  params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
+  params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+  params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
+  params.reads_ahead = work.is_current;  // and so older than the kernel in front
+  if (!work.is_current) {
+    RUDDER_CUDA_TRY(launch_latent_plan(params, stream_), "begin_attention", kind.to_string());
+    work.is_current = true;
+  }
+  params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
+  params.max_blocks = batch_.block_table.shape[1];
+  params.kv = args.kv.storage.data;
+  params.block_size = kind.block_size;
+  params.scale = args.scale;
+  params.q = args.q.data;
+  params.out = args.out.data;
+  RUDDER_CUDA_TRY(launch_latent_attention(params, stream_), "attention", kind.to_string());
+  return {};
+}
+
 Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const Kind& kind) {
   PlainAttentionParams params;
   params.q = args.q.data;
-  params.kv = args.kv.storage.data;
-  params.kv_type = kind.kv_type;
-  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
-  params.scales.v = static_cast<const float*>(args.kv.v_scale.data);
+  params.kv.data = args.kv.storage.data;
+  params.kv.type = kind.kv_type;
+  params.kv.parts = kind.parts;
+  params.kv.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.kv.scales.v =
+      kind.is_latent() ? params.kv.scales.k : static_cast<const float*>(args.kv.v_scale.data);
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
   if (scales_tokens(kind.kv_type)) {
-    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
-    params.scales.token_pitch = args.kv.token_scales.shape[1];
+    params.kv.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.kv.scales.token_pitch = args.kv.token_scales.shape[1];
   }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];

@@ -16,6 +16,7 @@
 #include "rudder/base/result.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/attention/attention.h"
+#include "rudder/cuda/kernels/latents/latent_attention.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {
@@ -55,14 +56,18 @@ class AttentionLayers {
     int32_t block_size = 0;
     int32_t window = 0;
     KvType kv_type = KvType::kBf16;
+    int32_t parts = 2;
+    int32_t value_dim = 0;
 
     bool operator<(const Kind& other) const {
       const auto fields = [](const Kind& k) {
-        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window, k.kv_type);
+        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window, k.kv_type,
+                        k.parts, k.value_dim);
       };
       return fields(*this) < fields(other);
     }
     std::string to_string() const;
+    bool is_latent() const { return parts == 1; }
   };
   struct WorkList {
     AttentionWorkspace workspace;
@@ -71,11 +76,14 @@ class AttentionLayers {
 
   // An Error: no kernel takes it.
   Result<void> check(const Kind& kind, bool has_gate) const;
+  static Kind kind_of(const ops::KvLayer& kv, int32_t num_heads, int32_t window, int32_t value_dim);
   static bool is_tuned(const Kind& kind, bool has_gate);  // the tuned kernels take it
   AttentionConfig config_of(const Kind& kind) const;
+  LatentAttentionConfig latent_config_of(const Kind& kind) const;
   Result<void> make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens);
   Result<const KvTensorMap*> tensor_map(const ops::KvLayer& kv, const Kind& kind);
   Result<void> attend_tuned(const ops::AttentionArgs& args, const Kind& kind);
+  Result<void> attend_latent(const ops::AttentionArgs& args, const Kind& kind);
   Result<void> attend_plain(const ops::AttentionArgs& args, const Kind& kind);
 
   // Where results must not depend on company, tiles of keys begin at multiples of their size: 128

@@ -254,7 +254,33 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
   AttentionLayers plain(memory, nullptr, 132, {.plain = true});
   EXPECT_TRUE(prepare(plain, 32, 4, 512, 16, true));
   EXPECT_TRUE(prepare(plain, 32, 8, 80, 16));
-  EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
+  EXPECT_FALSE(prepare(plain, 8, 8, 584, 16));
+}
+
+// Rows of one part: in bf16, of the sizes that models have.
+TEST(AttentionLayers, ALatentRowWithoutAKernelIsRefused) {
+  DeviceMemory memory(nullptr);
+  AttentionLayers layers(memory, nullptr, 132, {});
+  struct Refused {
+    int32_t row;
+    int32_t values;
+    DType dtype;
+  };
+  for (const Refused& one : {Refused{576, 512, DType::kF8E4M3}, Refused{576, 448, DType::kBF16},
+                             Refused{128, 64, DType::kBF16}, Refused{512, 512, DType::kBF16}}) {
+    ops::AttentionShape shape;
+    shape.num_heads = 20;
+    shape.kv.storage.dtype = one.dtype;
+    shape.kv.num_kv_heads = 1;
+    shape.kv.head_dim = one.row;
+    shape.kv.parts = 1;
+    shape.value_dim = one.values;
+    const Result<void> prepared = layers.prepare(std::span(&shape, 1), 4, 64);
+    ASSERT_FALSE(prepared) << one.row;
+    EXPECT_EQ(prepared.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(prepared.error().message.find("rows are kept in bf16"), std::string::npos)
+        << prepared.error().message;
+  }
 }
 
 // A rank whose heads are one head has as many weights as a norm per head has.

@@ -108,7 +108,14 @@ Result<ops::WeightFormat> Linear::format_for(const ops::WeightFormat& file,
                                              ops::ProductUse use) const {
   if (use == ops::ProductUse::kHead) return format_as(file, settings_.head_dtype);
   if (use == ops::ProductUse::kExperts && file == ops::kMxfp4) return file;  // expert_ops.h
-  return use == ops::ProductUse::kRouter ? format_as(file, DType::kBF16) : stored_format(file);
+  if (use == ops::ProductUse::kHeads && is_low(file)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend multiplies no heads by weights of {}",
+                            ops::format_name(file)));
+  }
+  const bool stays_wide = use == ops::ProductUse::kRouter ||
+                          (use == ops::ProductUse::kHeads && !settings_.low.is_wide());
+  return stays_wide ? format_as(file, DType::kBF16) : stored_format(file);
 }
 
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
@@ -142,6 +149,7 @@ Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> p
   const bool is_rounded = parts[0].use == ops::ProductUse::kHidden && parts[0].format.is_wide() &&
                           !settings_.low.is_wide();
   if (is_low(parts[0].format) || is_rounded) {
+    RUDDER_TRY_VOID(format_for(parts[0].format, parts[0].use));
     if (!low_product_takes(in)) {
       return fail(
           ErrorCode::kUnsupported,

@@ -12,6 +12,7 @@
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
+#include "rudder/testing/ops_conformance_latent.h"
 #include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
 #include "rudder/testing/ops_conformance_taps.h"
@@ -153,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsTrees, ::testing::ValuesIn(cuda_backends()), n
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsRouters, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsStates, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsLatent, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(CudaTokens, OpsLatent, ::testing::ValuesIn(token_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsEncode, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsFeatures, ::testing::ValuesIn(cuda_backends()), name_of);
 

@@ -370,12 +370,12 @@ class AttentionDevice : public OpsDevice {
     bytes_of(out);  // all that was enqueued is done
     PlainAttentionParams params;
     params.q = q.data;
-    params.kv = kv_.data;
-    params.kv_type = kv_type_of(layer_);
-    params.scales.tokens = pointer<float>(layer_.token_scales);
-    if (c.kv.scales_tokens) params.scales.token_pitch = layer_.token_scales.shape[1];
-    params.scales.k = static_cast<const float*>(layer_.k_scale.data);
-    params.scales.v = static_cast<const float*>(layer_.v_scale.data);
+    params.kv.data = kv_.data;
+    params.kv.type = kv_type_of(layer_);
+    params.kv.scales.tokens = pointer<float>(layer_.token_scales);
+    if (c.kv.scales_tokens) params.kv.scales.token_pitch = layer_.token_scales.shape[1];
+    params.kv.scales.k = static_cast<const float*>(layer_.k_scale.data);
+    params.kv.scales.v = static_cast<const float*>(layer_.v_scale.data);
     params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
     params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);

@@ -9,7 +9,7 @@ KeptLayer kept_layer(const ops::KvLayer& kv) {
   KeptLayer layer;
   layer.storage = kv.storage.data;
   layer.group = kv.group;
-  layer.heads = 2 * kv.num_kv_heads;
+  layer.heads = kv.parts * kv.num_kv_heads;
   layer.block_size = kv.block_size;
   layer.row_bytes = kv.head_dim * static_cast<int32_t>(tensor::dtype_bytes(kv.storage.dtype));
   return layer;

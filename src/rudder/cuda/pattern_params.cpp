@@ -43,6 +43,7 @@ PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionB
   params.q = attention.q.data;
   params.kv = attention.kv.storage.data;
   params.kv_type = kv_type_of(attention.kv);
+  params.parts = attention.kv.parts;
   params.scales.k = pointer<float>(attention.kv.k_scale);
   params.scales.tokens = pointer<float>(attention.kv.token_scales);
   if (params.scales.tokens != nullptr) {

@@ -11,6 +11,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/latent_ops.h"
 #include "rudder/ops/facets.h"
 
 namespace rudder::cuda {
@@ -28,12 +29,13 @@ class StateOps final : public ops::StateOps {
   };
   // `memory` outlives it.
   StateOps(DeviceMemory& memory, Run run, const Settings& settings)
-      : memory_(memory), run_(std::move(run)), settings_(settings) {}
+      : memory_(memory), run_(std::move(run)), settings_(settings), latent_ops_(run_) {}
 
   // Room for the chunks of every step, where long runs go by them.
   Result<void> prepare(const ops::StepBounds& bounds);
 
   ops::StateLimits state_limits() const override;
+  ops::LatentOps* latent_ops() override { return &latent_ops_; }
   void convolve(const ops::ConvolveArgs& args) override;
   void recur(const ops::RecurArgs& args) override;
   void gate_rows(const ops::GateRowsArgs& args) override;
@@ -43,6 +45,7 @@ class StateOps final : public ops::StateOps {
   const Run run_;
   const Settings settings_;
   tensor::View chunks_;  // u8; empty: nothing goes by chunks
+  LatentOps latent_ops_;
 };
 
 }  // namespace rudder::cuda

@@ -239,9 +239,9 @@ Result<void> Binder::read_for(const ops::Ops& ops) {
   return {};
 }
 
-bool Binder::keeps(const ops::WeightFormat& format) const {
+bool Binder::keeps(const ops::WeightFormat& format, ops::ProductUse use) const {
   if (ops_ == nullptr) return false;
-  const auto stored = ops_->stored_format(format);
+  const auto stored = ops_->format_for(format, use);
   return stored && !stored->is_wide();
 }
 
@@ -289,7 +289,7 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
     Memory memory;
     RUDDER_TRY(part,
                read_low_bits(tensors, *group, rows, module.in.stored, ops_ != nullptr, memory));
-    if (!part.codes.empty() && !keeps(part.format)) {
+    if (!part.codes.empty() && !keeps(part.format, module.use)) {
       note_multiplied(ops::stored_parts(part.format, rows, module.in.stored).bytes(),
                       shape.numel());
       part = multiply_out(part, wide_, out.memory);
@@ -365,7 +365,7 @@ Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
     if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
   }
   const bool is_coded = !part.codes.empty() && !part.format.is_wide();
-  if (is_coded && !keeps(part.format)) {
+  if (is_coded && !keeps(part.format, module.use)) {
     note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
     part = multiply_out(part, wide_, out.memory);
   } else {

@@ -86,7 +86,7 @@ class Binder {
   Result<ops::LinearPart> take_fp8_rows(const LinearModule::Part& stored,
                                         const LinearModule& module,
                                         const Quantisation::Group& group, BoundLinear& out);
-  bool keeps(const ops::WeightFormat& format) const;
+  bool keeps(const ops::WeightFormat& format, ops::ProductUse use = ops::ProductUse::kHidden) const;
   void note_multiplied(int64_t bytes, int64_t numbers) {
     multiplied_bytes_ += bytes;
     multiplied_numbers_ += numbers;

@@ -441,6 +441,9 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                         .window = attention->window,
                         .kv = kv[i],
                         .has_gate = softmax == nullptr});
+    } else if (const LatentAttention* const latent = latent_of(spec.layers[i])) {
+      shapes.push_back(
+          {.num_heads = latent->shape.num_heads, .kv = kv[i], .value_dim = latent->shape.rank});
     }
     LayerWeights layer = weights.layers[i];
     for (const LinearModule& linear : layer_tensors(spec, {}, i, &layer).linears) {

@@ -36,6 +36,7 @@ void list_tensors(const LatentAttention& mixer, int64_t hidden, const LatentAtte
                  target_in(weights, &Weights::kv_down));
   out.add_linear({names.kv_up}, {of_heads(int64_t{shape.nope_dim} + shape.value_dim)}, shape.rank,
                  false, target_in(weights, &Weights::kv_up));
+  out.linears.back().use = ops::ProductUse::kHeads;
   out.add_linear({names.out}, {hidden}, of_heads(shape.value_dim), mixer.bias,
                  target_in(weights, &Weights::out));
 }
@@ -99,7 +100,8 @@ Mixed mix(const LatentAttention& mixer, const LatentAttention::Weights& weights,
                                 .kv = step.kv,
                                 .num_heads = mixer.shape.num_heads,
                                 .scale = mixer.scale,
-                                .out = shaped(scratch[kRead], rows, mixer.read_width())};
+                                .out = shaped(scratch[kRead], rows, mixer.read_width()),
+                                .value_dim = mixer.shape.rank};
   capture_patterns(args, step);
   step.ops.attention(args);
   const View out = shaped(scratch[kOut], rows, mixer.value_width());

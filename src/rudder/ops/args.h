@@ -79,8 +79,9 @@ struct LinearWeight {
 
 // What a product's result is for, as far as the format of its weight depends on that: it goes on to
 // other products; it is logits; it is what a mixture of experts chooses by; or it is that of the
-// experts (ExpertOps), which have kernels of their own.
-enum class ProductUse : uint8_t { kHidden, kHead, kRouter, kExperts };
+// experts (ExpertOps), which have kernels of their own; there is none, but heads read their rows of
+// the weight (LatentOps).
+enum class ProductUse : uint8_t { kHidden, kHead, kRouter, kExperts, kHeads };
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes
 // of its tensors are those of stored_parts(format, out_i, in).
@@ -216,6 +217,9 @@ struct AttentionArgs {
   // p_j = exp(s_j) / (exp(sink) + sum exp(s_i)). Source: transformers, modeling_gpt_oss.py.
   View sinks = {};
   FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
+  // Over rows of one part: the first elements of a row that are values. What `out` has of a head
+  // behind as many may be anything. 0: all are.
+  int32_t value_dim = 0;
 };
 
 // Rows that lie where the tokens of a KV group do in its blocks: as PlaceRowsArgs with a block
@@ -336,6 +340,7 @@ struct AttentionShape {
   int32_t window = 0;  // 0 = all
   KvLayer kv;
   bool has_gate = false;
+  int32_t value_dim = 0;  // AttentionArgs
 };
 
 // Bounds of every step of a loaded model.

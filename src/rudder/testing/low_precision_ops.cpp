@@ -87,7 +87,7 @@ class LowPrecisionOps final : public PassingOps {
   }
   Result<ops::WeightFormat> format_for(const ops::WeightFormat& file,
                                        ops::ProductUse use) const override {
-    const bool is_hidden = use == ops::ProductUse::kHidden || use == ops::ProductUse::kExperts;
+    const bool is_hidden = use != ops::ProductUse::kHead && use != ops::ProductUse::kRouter;
     const DType kept = use == ops::ProductUse::kHead ? precision_.head : DType::kBF16;
     if (is_hidden || !file.is_wide() || kept == DType::kF8E4M3) return stored_format(file);
     return ops::wide_format(kept);

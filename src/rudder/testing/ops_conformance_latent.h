@@ -2,6 +2,7 @@
 // and in parts.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -20,14 +21,14 @@ struct LatentCase {
   ops::LatentShape shape;
   bool turns = true;
   bool neighbours = true;
-  bool grows = false;  // queries, by their position
+  bool grows = false;   // queries, by their position
+  int64_t tokens = 37;  // the last block is not full
 };
 
 class OpsLatent : public OpsConformance {
  protected:
-  static constexpr int64_t kTokens = 37;  // the last block is not full
-
   struct Model {
+    int64_t tokens = 0;
     ops::LatentShape shape;
     Linear up;
     ops::NormSpec norm;
@@ -40,7 +41,8 @@ class OpsLatent : public OpsConformance {
   };
 
   Model model_of(const LatentCase& one) {
-    Model model{.shape = one.shape,
+    Model model{.tokens = one.tokens,
+                .shape = one.shape,
                 .up = random_linear(
                     std::vector<int64_t>{one.shape.num_heads *
                                          (int64_t{one.shape.nope_dim} + one.shape.value_dim)},
@@ -51,12 +53,12 @@ class OpsLatent : public OpsConformance {
                 .rope = {},
                 .q_scale = {},
                 .neighbours = one.neighbours,
-                .q = random({kTokens, one.shape.num_heads * one.shape.query_dim()}),
-                .latent = random({kTokens, one.shape.row()}),
+                .q = random({one.tokens, one.shape.num_heads * one.shape.query_dim()}),
+                .latent = random({one.tokens, one.shape.row()}),
                 .scale = 1 / std::sqrt(static_cast<float>(one.shape.query_dim() * one.shape.rank))};
     if (one.turns) {
       std::vector<float> table;
-      for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t t = 0; t < one.tokens; ++t) {
         for (const bool is_sine : {false, true}) {
           for (int64_t i = 0; i < one.shape.rope_dim / 2; ++i) {
             const double angle =
@@ -68,12 +70,12 @@ class OpsLatent : public OpsConformance {
         }
       }
       model.rope = device_.put_as(std::span<const float>(table), tensor::DType::kF32,
-                                  {kTokens, 2, one.shape.rope_dim / 2});
+                                  {one.tokens, 2, one.shape.rope_dim / 2});
     }
     if (one.grows) {
-      const std::vector<float> scales = gains(kTokens);
+      const std::vector<float> scales = gains(one.tokens);
       model.q_scale =
-          device_.put_as(std::span<const float>(scales), tensor::DType::kF32, {kTokens});
+          device_.put_as(std::span<const float>(scales), tensor::DType::kF32, {one.tokens});
     }
     return model;
   }
@@ -84,74 +86,131 @@ class OpsLatent : public OpsConformance {
     return values;
   }
 
-  // What the tokens give in steps that end at `ends`.
-  tensor::View run(const Model& model, const std::vector<int64_t>& ends) {
-    ops::KvLayer kv =
-        ops::make_kv_layer(
-            ops_, 4,
-            {.num_kv_heads = 1, .head_dim = static_cast<int32_t>(model.shape.row()), .parts = 1})
-            .value();
-    const tensor::View out =
-        poisoned({kTokens, int64_t{model.shape.num_heads} * model.shape.value_dim});
-    const std::vector<int32_t> blocks = {2, 0, 3};
-    const tensor::View table = device_.put_as<int32_t>(blocks, tensor::DType::kI32, {1, 3});
-    int64_t begin = 0;
-    for (const int64_t end : ends) {
-      const int64_t count = end - begin;
-      std::vector<int32_t> positions(static_cast<size_t>(count));
-      std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
+  // Tokens [first, first + count) of a model as a sequence of their own.
+  struct Part {
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+
+  // What the tokens of `parts` give, each in its place, in steps; a step says where each part ends.
+  // A row of padding is behind every step.
+  tensor::View run(const Model& model, const std::vector<Part>& parts,
+                   const std::vector<std::vector<int64_t>>& steps) {
+    ops::KvLayer kv{
+        .num_kv_heads = 1, .head_dim = static_cast<int32_t>(model.shape.row()), .parts = 1};
+    const int64_t each = (model.tokens + kv.block_size - 1) / kv.block_size;  // blocks of a part
+    const auto num_parts = std::ssize(parts);
+    kv = ops::make_kv_layer(ops_, each * num_parts, kv).value();
+    std::vector<int32_t> blocks(static_cast<size_t>(each * num_parts));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    const tensor::View table =
+        device_.put_as<int32_t>(blocks, tensor::DType::kI32, {num_parts, each});
+    const int64_t width = int64_t{model.shape.num_heads} * model.shape.value_dim;
+    const tensor::View out = poisoned({model.tokens, width});
+    std::vector<int64_t> done(parts.size(), 0);
+    for (const std::vector<int64_t>& ends : steps) {
+      std::vector<int32_t> rows;
+      std::vector<int32_t> positions;
       std::vector<int32_t> slots;
-      slots.reserve(positions.size());
-      for (const int32_t p : positions) {
-        slots.push_back(blocks[static_cast<size_t>(p / kv.block_size)] * kv.block_size +
-                        p % kv.block_size);
+      std::vector<int32_t> q_begin = {0};
+      std::vector<int32_t> kv_len;
+      std::vector<int32_t> table_row;
+      int32_t longest = 1;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        for (int64_t at = done[i]; at < ends[i]; ++at) {
+          rows.push_back(static_cast<int32_t>(parts[i].first + at));
+          positions.push_back(static_cast<int32_t>(at));
+          const int64_t block = static_cast<int64_t>(i) * each + at / kv.block_size;
+          slots.push_back(blocks[static_cast<size_t>(block)] * kv.block_size +
+                          static_cast<int32_t>(at % kv.block_size));
+        }
+        longest = std::max(longest, static_cast<int32_t>(ends[i] - done[i]));
+        done[i] = ends[i];
+        q_begin.push_back(static_cast<int32_t>(std::ssize(rows)));
+        kv_len.push_back(static_cast<int32_t>(ends[i]));
+        table_row.push_back(static_cast<int32_t>(i));
       }
-      ops::LatentOps& latents = *ops_.state_ops()->latent_ops();
-      const tensor::View q = poisoned({count, model.shape.num_heads * model.shape.row()});
-      const tensor::View read = poisoned(q.shape);
-      latents.latent_prep({.shape = model.shape,
-                           .q = model.q.rows(begin, count),
-                           .latent = model.latent.rows(begin, count),
-                           .up = &model.up.weight,
-                           .norm = model.norm,
-                           .rope = model.rope,
-                           .rope_row = device_.put(positions),
-                           .neighbours = model.neighbours,
-                           .q_scale = model.q_scale,
-                           .kv_slot = device_.put(slots),
-                           .kv = kv,
-                           .q_out = q});
-      ops_.begin_attention(
-          {.q_begin = device_.put(std::vector<int32_t>{0, static_cast<int32_t>(count)}),
-           .kv_len = device_.put(std::vector<int32_t>{static_cast<int32_t>(end)}),
-           .table_row = device_.put(std::vector<int32_t>{0}),
-           .block_table = table,
-           .max_q_len = static_cast<int32_t>(count),
-           .max_kv_len = static_cast<int32_t>(end)});
-      ops_.attention({.q = q,
-                      .kv = kv,
-                      .num_heads = model.shape.num_heads,
-                      .scale = model.scale,
-                      .out = read});
-      latents.latent_values({.shape = model.shape,
-                             .read = read,
-                             .up = &model.up.weight,
-                             .out = out.rows(begin, count)});
-      begin = end;
+      rows.push_back(-1);
+      positions.push_back(0);
+      slots.push_back(-1);
+      q_begin.push_back(static_cast<int32_t>(std::ssize(rows)));
+      kv_len.push_back(0);
+      table_row.push_back(0);
+      const tensor::View read = step(model, kv, rows, positions, slots,
+                                     {.q_begin = device_.put(q_begin),
+                                      .kv_len = device_.put(kv_len),
+                                      .table_row = device_.put(table_row),
+                                      .block_table = table,
+                                      .max_q_len = longest,
+                                      .max_kv_len = static_cast<int32_t>(model.tokens)});
+      for (int64_t i = 0; i + 1 < std::ssize(rows); ++i) {
+        ops_.copy(out.rows(rows[static_cast<size_t>(i)], 1), read.rows(i, 1));
+      }
     }
     return out;
   }
+  // One sequence, in steps that end at `ends`.
+  tensor::View run(const Model& model, const std::vector<int64_t>& ends) {
+    std::vector<std::vector<int64_t>> steps;
+    steps.reserve(ends.size());
+    for (const int64_t end : ends) steps.push_back({end});
+    return run(model, {{0, model.tokens}}, steps);
+  }
 
-  Matrix expected(const Model& model) {
-    Matrix q = read(model.q);
+ private:
+  // `rows`: of the model's tokens; -1: padding.
+  tensor::View step(const Model& model, const ops::KvLayer& kv, const std::vector<int32_t>& rows,
+                    const std::vector<int32_t>& positions, const std::vector<int32_t>& slots,
+                    const ops::AttentionBatch& batch) {
+    const int64_t count = std::ssize(rows);
+    const auto rows_of = [&](const tensor::View& x) {
+      const tensor::View some = poisoned({count, x.shape[1]});
+      ops_.gather_rows({.x = x, .rows = device_.put(rows), .out = some});
+      return some;
+    };
+    const tensor::View rope_row = device_.put(positions);
+    const tensor::View kv_slot = device_.put(slots);
+    const tensor::View q = poisoned({count, model.shape.num_heads * model.shape.row()});
+    const tensor::View read = poisoned(q.shape);
+    const tensor::View out =
+        poisoned({count, int64_t{model.shape.num_heads} * model.shape.value_dim});
+    ops::LatentOps& latents = *ops_.state_ops()->latent_ops();
+    latents.latent_prep({.shape = model.shape,
+                         .q = rows_of(model.q),
+                         .latent = rows_of(model.latent),
+                         .up = &model.up.weight,
+                         .norm = model.norm,
+                         .rope = model.rope,
+                         .rope_row = rope_row,
+                         .neighbours = model.neighbours,
+                         .q_scale = model.q_scale,
+                         .kv_slot = kv_slot,
+                         .kv = kv,
+                         .q_out = q});
+    ops_.begin_attention(batch);
+    ops_.attention({.q = q,
+                    .kv = kv,
+                    .num_heads = model.shape.num_heads,
+                    .scale = model.scale,
+                    .out = read,
+                    .value_dim = model.shape.rank});
+    latents.latent_values({.shape = model.shape, .read = read, .up = &model.up.weight, .out = out});
+    return out;
+  }
+
+ protected:
+  Matrix expected(const Model& model) { return expected(model, {0, model.tokens}); }
+  Matrix expected(const Model& model, const Part& part) {
+    Matrix q = read(model.q.rows(part.first, part.count));
     const Matrix grown = model.q_scale.empty() ? Matrix() : read(model.q_scale);
-    for (int64_t t = 0; t < kTokens && grown.cols > 0; ++t) {
+    for (int64_t t = 0; t < part.count && grown.cols > 0; ++t) {
       for (int64_t i = 0; i < q.cols; ++i) q.at(t, i) *= grown.at(0, t);
     }
     Matrix table;
     if (!model.rope.empty()) {
       table = read(model.rope);
-      table.rows = kTokens;
+      table.rows = model.tokens;
       table.cols = model.shape.rope_dim;
     }
     return reference_latent({.shape = model.shape,
@@ -160,7 +219,7 @@ class OpsLatent : public OpsConformance {
                              .norm = read(model.norm),
                              .up = model.up.reference,
                              .table = table},
-                            q, read(model.latent));
+                            q, read(model.latent.rows(part.first, part.count)));
   }
 
   // Relative to the largest output: what rounding the kept rows may change.

@@ -104,8 +104,9 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
                        Sums& sums, float (&value)[kPieces]) {
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
-  const int64_t value_offset = p.num_kv_heads * head_stride;
-  const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f);
+  const int64_t part = p.num_kv_heads * head_stride;
+  const int64_t value_offset = (p.kv.parts - 1) * part;
+  const float scale = p.scale * (p.kv.scales.k != nullptr ? p.kv.scales.k[kv_head] : 1.0f);
   const int each = (end - begin + kWarps - 1) / kWarps;
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * each;
   const int last = min(end, first + each);
@@ -113,11 +114,11 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   for (int at = max(begin, first - Sums::reach(p)); at < last; ++at) {
     const int offset = path.offset_of(at);
     const int64_t block = blocks[offset / p.block_size];
-    const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
+    const Kv* key = static_cast<const Kv*>(p.kv.data) + block * p.kv.parts * part +
                     kv_head * head_stride + int64_t{offset % p.block_size} * p.head_dim;
-    const float* const scales = p.scales.tokens == nullptr
+    const float* const scales = p.kv.scales.tokens == nullptr
                                     ? nullptr
-                                    : p.scales.tokens + block * p.scales.token_pitch +
+                                    : p.kv.scales.tokens + block * p.kv.scales.token_pitch +
                                           kv_head * p.block_size + offset % p.block_size;
     float dot = 0;
 #pragma unroll
@@ -128,7 +129,8 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     const float key_scale = scales == nullptr ? 1.0f : *scales;
     float weight = sums.add(sum_of_warp(dot) * key_scale * scale, shrink);
     if (at < first) continue;
-    if (scales != nullptr) weight *= scales[int64_t{p.num_kv_heads} * p.block_size];
+    if (scales != nullptr)
+      weight *= scales[int64_t{p.kv.parts - 1} * p.num_kv_heads * p.block_size];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) {
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = value[i];
   __syncthreads();
 
-  const float v_scale = p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
+  const float v_scale = p.kv.scales.v != nullptr ? p.kv.scales.v[kv_head] : 1.0f;
   const float* const sinks = p.softmax.sinks;
   const float sink = sinks != nullptr ? sinks[head] : -INFINITY;
   float largest = sink;
@@ -219,8 +221,8 @@ cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStrea
   }
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(params.num_heads));
-  return launch_pdl(params.gate.length > 0 ? kernel_of<GateSums>(params.kv_type)
-                                           : kernel_of<SoftmaxSums>(params.kv_type),
+  return launch_pdl(params.gate.length > 0 ? kernel_of<GateSums>(params.kv.type)
+                                           : kernel_of<SoftmaxSums>(params.kv.type),
                     grid, dim3(kWarps * 32), 0, stream, params);
 }
 

@@ -13,18 +13,23 @@
 
 namespace rudder::cuda {
 
-constexpr int32_t kPlainAttentionMaxHeadDim = 512;
+constexpr int32_t kPlainAttentionMaxHeadDim = 576;
 
 struct PlainSoftmax {
   float softcap = 0.0f;          // 0 = off
   const float* sinks = nullptr;  // as of AttentionParams
 };
 
+struct PlainCache {
+  const void* data = nullptr;  // [., parts, num_kv_heads, block_size, head_dim]
+  int32_t parts = 2;           // keys and values; 1: a row is both
+  KvType type = KvType::kBf16;
+  KvScales scales;  // value = stored * scale
+};
+
 struct PlainAttentionParams {
-  const void* q = nullptr;   // [T, num_heads * head_dim] bf16
-  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim]
-  KvType kv_type = KvType::kBf16;
-  KvScales scales;                       // value = stored * scale
+  const void* q = nullptr;  // [T, num_heads * head_dim] bf16
+  PlainCache kv;
   const int32_t* q_begin = nullptr;      // [num_seqs + 1]
   const int32_t* kv_len = nullptr;       // [num_seqs]; 0 = padding: zeros
   const int32_t* table_row = nullptr;    // [num_seqs]

@@ -129,7 +129,7 @@ class KeyRing {
         chunk_(begin),
         end_(end) {
     const int64_t head_bytes = int64_t{p.block_size} * key_bytes_;
-    block_bytes_ = 2 * p.num_kv_heads * head_bytes;
+    block_bytes_ = p.parts * p.num_kv_heads * head_bytes;
     keys_ = static_cast<const uint8_t*>(p.kv) + tile.kv_head * head_bytes;
     next_ = key_at(begin);
     __syncwarp();  // nobody reads the ring's last stages any more

@@ -272,6 +272,7 @@ cudaError_t launch_keys(const PatternParams& params, cudaStream_t stream) {
   if (slices <= 1) return launch_slices<kNarrow, 1>(params, stream);
   if (slices <= 2) return launch_slices<kNarrow, 2>(params, stream);
   if constexpr (!kNarrow) {
+    if (slices > 8) return launch_slices<kNarrow, 9>(params, stream);
     if (slices > 4) return launch_slices<kNarrow, 8>(params, stream);
   }
   return launch_slices<kNarrow, 4>(params, stream);
@@ -281,7 +282,7 @@ cudaError_t launch_keys(const PatternParams& params, cudaStream_t stream) {
 
 cudaError_t launch_patterns(const PatternParams& params, cudaStream_t stream) {
   if (params.batch.num_tokens <= 0) return cudaSuccess;
-  if (params.head_dim > kPatternMaxHeadDim) return cudaErrorInvalidValue;
+  if (params.head_dim > pattern_max_head_dim(params.kv_type)) return cudaErrorInvalidValue;
   return is_narrow(params.kv_type) ? launch_keys<true>(params, stream)
                                    : launch_keys<false>(params, stream);
 }

@@ -18,7 +18,9 @@
 
 namespace rudder::cuda {
 
-inline constexpr int32_t kPatternMaxHeadDim = 512;
+constexpr int32_t pattern_max_head_dim(KvType type) {
+  return is_narrow(type) ? 512 : 576;
+}
 
 // Which tokens of a step are captured, and where.
 struct PatternBatch {
@@ -43,7 +45,8 @@ struct PatternParams {
   PatternBatch batch;
   int32_t layer = 0;
   const void* q = nullptr;   // [T, num_heads * head_dim] bf16, 16-byte aligned
-  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim], 16-byte aligned
+  const void* kv = nullptr;  // [., parts, num_kv_heads, block_size, head_dim], 16-byte aligned
+  int32_t parts = 2;         // keys and values; 1: a row is both
   KvType kv_type = KvType::kBf16;
   KvScales scales;
   const int32_t* table_row = nullptr;    // [num_seqs]
@@ -51,7 +54,7 @@ struct PatternParams {
   int64_t max_blocks = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;  // up to kPatternMaxHeadDim
+  int32_t head_dim = 0;  // up to pattern_max_head_dim()
   int32_t block_size = 0;
   int32_t window = 0;  // 0 = all
   float scale = 1.0f;
