@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "backend.h"
@@ -15,7 +17,9 @@
 #include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
+#include "rudder/base/siphash.h"
 #include "rudder/dialect/dialect.h"
+#include "rudder/exec/record_files.h"
 #include "rudder/hub/cache_layout.h"
 #include "rudder/model/adapted_products.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -254,9 +258,57 @@ std::vector<int32_t> turn_ends_of(const ModelFiles& files) {
 }
 
 // What KV computed by this process depends on, besides tokens.
-std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
-  return fmt::format("{}:{}:{}:{}", files.name, budget.weights.formats,
-                     ops::kv_format_name(budget.dtypes.kv), budget.num_ranks);
+// `print` is that of the weights, where what is cached may outlive the process.
+std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget,
+                           const std::string& print) {
+  return fmt::format("{}:{}:{}:{}{}{}", files.name, budget.weights.formats,
+                     ops::kv_format_name(budget.dtypes.kv), budget.num_ranks,
+                     print.empty() ? "" : ":", print);
+}
+
+// Of the bytes that a model's weights are: files of cached prefixes outlive a model that is
+// replaced under its name. Samples of every tensor, and all that the configuration says.
+Result<std::string> fingerprint(const weights::Checkpoint& checkpoint) {
+  RUDDER_TRY(const std::string config, checkpoint.read_text("config.json"));
+  SipHash128 hash({0x7275646465722066, 0x696e6765727072});
+  const auto add = [&](std::span<const std::byte> bytes) {
+    hash.update(uint64_t{bytes.size()});
+    hash.update(bytes);
+  };
+  add(std::as_bytes(std::span(config)));
+  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+    constexpr size_t kSample = 4096;
+    add(std::as_bytes(std::span(tensor.name)));
+    const std::span<const std::byte> bytes =
+        tensor.packed ? tensor.packed->bytes
+                      : std::span(static_cast<const std::byte*>(tensor.view.data),
+                                  tensor.view.bytes());
+    add(bytes.first(std::min(kSample, bytes.size())));
+    add(bytes.last(std::min(kSample, bytes.size())));
+  }
+  const std::array<uint64_t, 2> made = hash.finish();
+  return fmt::format("{:016x}{:016x}", made[1], made[0]);
+}
+
+// With files of cached prefixes, keys are equal after a restart: under the secret that the settings
+// give, or the folder's own.
+Result<std::string> key_secret(const SessionSettings& settings) {
+  const std::string& folder = settings.exec.tiers.disk_dir;
+  if (!settings.engine.prefix_key_secret.empty() || folder.empty()) {
+    return settings.engine.prefix_key_secret;
+  }
+  return exec::folder_secret(folder);
+}
+
+Result<void> check_tiers(const SessionSettings& settings) {
+  if (settings.exec.tiers.host_gib == 0) return {};
+  if (!settings.record.folder.empty()) {
+    return fail(ErrorCode::kUnsupported, "recordings have no tiers (kv-host-gib)", "record");
+  }
+  if (!settings.engine.enable_prefix_caching) {
+    return fail(ErrorCode::kInvalidArgument, "needs --enable-prefix-caching", "kv-host-gib");
+  }
+  return {};
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,
@@ -408,6 +460,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.exec.lora.enable && !settings.record.folder.empty()) {
     return fail(ErrorCode::kUnsupported, "recordings have no adapters (enable-lora)", "record");
   }
+  RUDDER_TRY_VOID(check_tiers(settings));
+  RUDDER_TRY(const std::string secret, key_secret(settings));
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
@@ -438,6 +492,10 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
+  std::string print;
+  if (!settings.exec.tiers.disk_dir.empty()) {
+    RUDDER_TRY(print, fingerprint(*session.files.checkpoint));
+  }
   RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.
@@ -447,14 +505,15 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.files.checkpoint.reset();
   RUDDER_TRY(session.adapters,
              make_adapters(loaded.executors.front()->capacity(), std::move(targets),
-                           std::move(base), settings.adapters));
+                           std::move(base), settings.adapters, secret));
   draft.reset();
   return_freed_memory();  // of files that were parsed
   session.memory = loaded.memory;
   session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
+  const std::string identity = model_identity(session.files, session.memory, print);
   session.residence = make_residence(form, loaded.resident,
-                                     model_identity(session.files, session.memory), settings);
+                                     identity, settings);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures, make_captures(capacity, settings.steering, library,
@@ -467,6 +526,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       std::vector<engine::ReplicaParts> replicas,
       make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
   engine::EngineSettings engine_settings = settings.engine;
+  engine_settings.prefix_key_secret = secret;
   engine_settings.num_cohorts = resolved.pipeline_parallel_size;
   if (!settings.streams_to_clients && !engine_settings.max_itl_ms) engine_settings.max_itl_ms = 0;
   engine::ReplicaParts front = std::move(replicas.front());
@@ -475,7 +535,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              engine::Engine::start({.executor = std::move(front.executor),
                                     .tokenizer = session.files.tokenizer,
                                     .clock = clock,
-                                    .model_identity = model_identity(session.files, session.memory),
+                                    .model_identity = identity,
                                     .eos_ids = session.files.generation.eos_ids,
                                     .turn_ends = turn_ends_of(session.files),
                                     .captures = std::move(captures),
@@ -486,7 +546,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .runs_trials = true},
                                    engine_settings));
   RUDDER_TRY(session.steering,
-             Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library));
+             Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library, secret));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);
   return session;

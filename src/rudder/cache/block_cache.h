@@ -6,6 +6,7 @@
 // flight reads it. Normative text: docs/contracts/kv.md.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,16 @@ struct Match {
   int32_t without_states = 0;  // blocks, if no checkpoint were needed
 };
 
+// What a node of the prefix index has.
+struct NodeObjects {
+  std::vector<BlockId> blocks = {};  // by group; kNoBlock: none
+  StateId checkpoint = kNoState;
+
+  bool empty() const {
+    return std::ranges::all_of(blocks, [](BlockId block) { return block == kNoBlock; });
+  }
+};
+
 // A sequence's tokens as prefix blocks. Kept by the caller, one a sequence; the fields belong to
 // BlockCache.
 struct Chain : PrefixChain {
@@ -89,6 +100,24 @@ class BlockCache {
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
   // What the tokens that are not in a full block yet are computed under has become known.
   static void set_runs(Chain& chain, std::span<const ContentRun> runs);
+
+  // The node of full block `i` of the sequence behind `parent`; none: it is not cached.
+  NodeRef node_at(Chain& chain, std::span<const int32_t> tokens, int32_t i,
+                  const NodeRef& parent) const {
+    return find(chain, tokens, i, parent);
+  }
+  // For tiers (tier_index.h): which blocks, by group, and which checkpoint the node has. None of
+  // either: it is gone.
+  NodeObjects objects_of(const NodeRef& node) const;
+  // What is told of the node's block of a group.
+  CachedBlock describe(const NodeRef& node, int32_t group) const {
+    return index_.cached_block(node.node, group);
+  }
+  // References what the node has, until release_objects(): it is copied.
+  void hold_objects(const NodeObjects& objects);
+  void release_objects(const NodeObjects& objects);
+  // The first block of a group that a token at `position` sees.
+  int32_t first_needed(int32_t group, int32_t position) const;
 
   // The longest prefix of full blocks that `tokens` begin with, at most `max_blocks` long, that a
   // sequence can go on from: every block of the groups without a window is there, those that the
@@ -155,7 +184,6 @@ class BlockCache {
   NodeRef add_node(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables);
   Result<void> check_block(const Chain& chain, int32_t group, BlockId block, const BlockKey* key,
                            bool is_first) const;
-  int32_t first_needed(int32_t group, int32_t position) const;
   bool is_distrusted(BlockId block) const { return distrusted_[static_cast<size_t>(block)] != 0; }
   void forget(BlockId block);
   void forget_node(const NodeRef& node);

@@ -27,6 +27,25 @@ struct PrefixStats {
   uint64_t hits_without_states = 0;  // had no state been needed to go on from there
 };
 
+// Of cached prefixes behind the device; all 0 where there are no tiers. Hits in tokens of prompts,
+// the rest in records of a block.
+struct TierStats {
+  uint64_t has_tiers = 0;  // replicas that have any
+  uint64_t host_records = 0;  // gauges
+  uint64_t disk_records = 0;
+  uint64_t disk_bytes = 0;
+  uint64_t host_hits = 0;
+  uint64_t disk_hits = 0;
+  uint64_t host_stored = 0;
+  uint64_t disk_stored = 0;
+  uint64_t host_evictions = 0;
+  uint64_t disk_evictions = 0;
+  uint64_t bad_records = 0;
+  uint64_t failed_loads = 0;
+  uint64_t failed_writes = 0;
+  uint64_t computed_instead = 0;
+};
+
 struct EngineStats {
   // Gauges.
   int32_t num_running = 0;
@@ -52,6 +71,7 @@ struct EngineStats {
   uint64_t prompt_tokens_cached = 0;
   uint64_t generation_tokens = 0;
   PrefixStats prefix;
+  TierStats tiers;
   uint64_t finished_stop = 0;
   uint64_t finished_length = 0;
   uint64_t finished_cancelled = 0;

@@ -13,6 +13,7 @@
 #include "rudder/base/token_mask.h"
 #include "rudder/exec/graph_shapes.h"
 #include "rudder/exec/kept_rows.h"
+#include "rudder/exec/tier_caps.h"
 
 namespace rudder::exec {
 namespace {
@@ -94,8 +95,10 @@ void DeviceExecutor::stop() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
-  RUDDER_TRY(kept_.kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  RUDDER_TRY(KvMemory kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  kept_.kv = std::move(kv.layers);
   RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
+  RUDDER_TRY_VOID(prepare_tiers(kv.pool, options.record_folder));
   source_ = std::move(model_.draft);
   const RowsRead read = source_ == nullptr ? RowsRead() : source_->rows_read();
   RUDDER_TRY(const model::HiddenPool kept,
@@ -144,6 +147,34 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   return graphs_->capture_at_start(*buffers_, options.capture_progress);
 }
 
+// Its thread copies what the host can reach.
+Result<void> DeviceExecutor::prepare_tiers(const ops::View& pool, const std::string& folder) {
+  if (capacity_.tiers.empty()) return {};
+  if (!model_.ops->is_host()) return tiers_unsupported(model_.ops->name());
+  const auto bytes_of = [](const ops::View& view) {
+    return std::span(static_cast<std::byte*>(view.data), view.bytes());
+  };
+  const std::span<std::byte> all = bytes_of(pool);
+  const auto scales = static_cast<size_t>(capacity_.num_blocks * model_.kv.scale_bytes);
+  RecordMemory::Parts parts = {
+      .caps = capacity_.tiers,
+      .num_groups = capacity_.kv_groups.size(),
+      .device = {.scales = all.first(scales),
+                 .blocks = all.subspan(scales),
+                 .states = capacity_.states.empty() ? std::span<std::byte>()
+                                                    : bytes_of(kept_.states.pool()),
+                 .num_blocks = capacity_.num_blocks,
+                 .num_states = capacity_.states.count},
+      .files = {}};
+  if (capacity_.tiers.has_disk()) RUDDER_TRY(parts.files, RecordFiles::open(folder));
+  RUDDER_TRY(records_, RecordMemory::start(std::move(parts)));
+  return {};
+}
+
+std::vector<step::StoredRecord> DeviceExecutor::take_stored() {
+  return records_ == nullptr ? std::vector<step::StoredRecord>() : records_->stored();
+}
+
 Result<void> DeviceExecutor::prepare_taps() {
   if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
   RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
@@ -168,7 +199,11 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
   ++num_launched_;
-  in_flight_.push_back({plan->id, plan->repeat});
+  const bool is_nothing =
+      plan->seqs.empty() && plan->copies_before.empty() && plan->record_copies.empty();
+  in_flight_.push_back({plan->id, plan->repeat, is_nothing});
+  RUDDER_CHECK(plan->record_copies.empty() || records_ != nullptr, "there are no tiers");
+  if (records_ != nullptr) records_->begin(plan->record_copies);
   masks_awaited_ = is_last_stage() ? plan->num_masks() : 0;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
@@ -199,6 +234,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   RUDDER_CHECK(next->iteration == iteration_, "step {} lost an iteration", ticket.id);
   ++num_collected_;
+  const bool is_nothing = in_flight_.front().is_nothing;
   if (++iteration_ == in_flight_.front().repeat) {
     in_flight_.pop_front();
     iteration_ = 0;
@@ -214,6 +250,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   step::StepResult result = flight.result;
   result.iteration = next->iteration;
+  if (records_ != nullptr) result.records_done = records_->take_done(is_nothing);
   result.device_us =
       device_time_.note({.start_us = iteration.start_us,
                          .enqueued_us = iteration.enqueued_us,

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/record_memory.h"
 #include "rudder/exec/resident_model.h"
 #include "rudder/exec/sample_step.h"
 #include "rudder/exec/scorer.h"
@@ -71,6 +73,7 @@ class DeviceExecutor final : public step::Executor {
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
     NarrowRules narrow_graphs = {};
+    std::string record_folder = {};  // of files, where the capacity's tiers have a disk
     HeldMemory* held = nullptr;  // is told what the executor holds (resident_model.h)
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
@@ -81,6 +84,7 @@ class DeviceExecutor final : public step::Executor {
   ~DeviceExecutor() override { stop(); }
 
   step::Capacity capacity() const override;
+  std::vector<step::StoredRecord> take_stored() override;
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
@@ -127,6 +131,7 @@ class DeviceExecutor final : public step::Executor {
   Result<void> prepare(const Options& options);
   void work();
   Result<void> prepare_taps();
+  Result<void> prepare_tiers(const ops::View& pool, const std::string& folder);
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_tables(const step::StepPlan& plan);
   bool enqueue(size_t index);                             // false once it is stopping
@@ -180,6 +185,7 @@ class DeviceExecutor final : public step::Executor {
   struct Launched {
     step::StepId id = 0;
     int32_t repeat = 1;
+    bool is_nothing = false;  // it runs and copies nothing: it waits for a record's copy
   };
   int32_t masks_awaited_ = 0;       // of the last launched
   std::deque<Launched> in_flight_;  // of the first, `iteration_` have been collected
@@ -190,7 +196,8 @@ class DeviceExecutor final : public step::Executor {
   DeviceTime device_time_;
   std::optional<Error> fault_;  // of the device: nothing runs after it
 
-  std::thread worker_;  // last: started when all else is ready
+  std::unique_ptr<RecordMemory> records_;  // null: there are no tiers
+  std::thread worker_;                     // last: started when all else is ready
 };
 
 }  // namespace rudder::exec

@@ -17,6 +17,7 @@
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
+#include "rudder/exec/tier_caps.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/stage.h"
@@ -202,6 +203,25 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
   return budget;
 }
 
+// Where the settings ask for tiers: what they hold. Refused where nothing copies records.
+Result<void> add_tiers(const Division& division, const std::vector<ops::Ops*>& devices,
+                       MemoryBudget& budget) {
+  const ExecSettings::Tiers& asked = division.settings.tiers;
+  RUDDER_TRY(budget.tiers, tier_caps(asked, budget.kv.groups.size(), budget.kv.block_bytes,
+                                     budget.states.empty() ? 0 : budget.states.bytes));
+  if (budget.tiers.empty()) return {};
+  if (!devices.front()->is_host()) return tiers_unsupported(devices.front()->name());
+  const auto refuse = [](std::string_view what) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("there are no tiers of cached prefixes beside {}", what),
+                "kv-host-gib");
+  };
+  if (devices.size() > 1) return refuse("several ranks, stages or replicas");
+  // What guesses keeps rows beside KV that a record has not.
+  if (budget.drafts.guesses && budget.drafts.look_up.empty()) return refuse("a model that guesses");
+  return {};
+}
+
 std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
   std::vector<ops::Ops*> all;
   for (const Ranks& ranks : replicas) {
@@ -223,6 +243,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .drafts = memory.drafts,
           .kv_groups = memory.kv.groups,
           .states = memory.states,
+          .tiers = memory.tiers,
           .geometry = memory.geometry,
           .taps = memory.taps,
           .adapters = memory.adapters.size};
@@ -295,6 +316,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
                              .link = part.link,
+                             .record_folder = division.settings.tiers.disk_dir,
                              .held = &loaded.held}));
   RUDDER_TRY(loaded.held.parts,
              model::parts_of(division.checkpoint, division.spec, ops::rank_of(*loaded.held.ops),
@@ -425,8 +447,11 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
-  return budget_all(
-      {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
+  const Division division{checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings,
+                          limits};
+  RUDDER_TRY(MemoryBudget budget, budget_all(division, devices));
+  RUDDER_TRY_VOID(add_tiers(division, devices, budget));
+  return budget;
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
@@ -442,6 +467,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
                           settings,   limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
+  RUDDER_TRY_VOID(add_tiers(division, devices, models.memory));
   const size_t num_devices = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));

@@ -14,6 +14,7 @@
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/record_format.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
@@ -133,6 +134,15 @@ Result<int64_t> kv_budget(const MemoryBudget& budget, const MemoryAsk& ask) {
                 "gpu-memory-utilization");
   }
   return share - fixed;
+}
+
+std::string tiers_text(const step::TierCaps& tiers) {
+  std::string text = fmt::format("of host memory, {} records of a block", tiers.plain_records);
+  if (tiers.stated_records > 0) {
+    text += fmt::format(" and {} with a checkpoint", tiers.stated_records);
+  }
+  if (tiers.has_disk()) text += fmt::format("; {} of files behind it", bytes_text(tiers.disk_bytes));
+  return text;
 }
 
 std::string states_text(const step::StatePool& states) {
@@ -319,6 +329,12 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   return budget;
 }
 
+int64_t MemoryBudget::host_tier_bytes() const {
+  const step::RecordParts blocks = step::group_part(kv.groups.size()) - 1;
+  return tiers.plain_records * record_bytes(tiers, blocks) +
+         tiers.stated_records * record_bytes(tiers, blocks | step::kStatePart);
+}
+
 int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {
   // Layers that share KV have one index.
   std::set<std::pair<int32_t, int32_t>> own;
@@ -379,6 +395,7 @@ std::string MemoryBudget::to_table() const {
                             ops::kv_format_name(dtypes.kv)));
   table += groups_text(*this);
   if (!states.empty()) table += line("states", state_bytes(), states_text(states));
+  if (!tiers.empty()) table += line("host tier", host_tier_bytes(), tiers_text(tiers));
   table +=
       line("total", total_bytes(), fmt::format("of {} available", bytes_text(available_bytes)));
   table +=

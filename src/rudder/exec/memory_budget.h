@@ -73,6 +73,7 @@ struct MemoryBudget {
   } draft;
   KvLayout kv;
   step::StatePool states;
+  step::TierCaps tiers = {};  // behind the device: no part of total_bytes()
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t max_seq_len = 0;
@@ -95,6 +96,7 @@ struct MemoryBudget {
 
   int64_t block_bytes() const { return kv.block_bytes + draft.kv_bytes; }
   int64_t kv_bytes() const { return block_bytes() * num_blocks; }
+  int64_t host_tier_bytes() const;  // of host memory, that of tiers
   int64_t state_bytes() const { return states.bytes * states.count; }
   // That a lone sequence of so many tokens cannot do without.
   int64_t kv_bytes_of(int64_t tokens) const {

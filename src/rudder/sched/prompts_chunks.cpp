@@ -1,6 +1,7 @@
 // Prompts: how many tokens of a prompt a step runs, and which sequences of those that wait it
 // admits.
 #include <algorithm>
+#include <bit>
 
 #include "rudder/base/check.h"
 #include "rudder/sched/prompts.h"
@@ -101,12 +102,15 @@ bool Prompts::may_admit(const StepBuilder& builder, bool goes_past) const {
 // as it may.
 Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const cache::Match match = blocks_.find_cached(sequence, &matched_);
-  const int32_t num_cached = match.num_blocks * blocks_.block_size();
+  int32_t num_cached = match.num_blocks * blocks_.block_size();
   if (match.num_blocks < blocks_.max_match(sequence) && sequence.wait.held_steps < kMaxHeldSteps &&
       is_being_computed(sequence, match.num_blocks)) {
     ++sequence.wait.held_steps;
     return Admission::kHeld;
   }
+  Tiers::Reach reach = tiers_.find(sequence, match, matched_);
+  if (!has_blocks_for(reach)) reach = {};
+  num_cached += reach.size() * blocks_.block_size();
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
   if (!running_.empty()) {
     const bool goes_past = overtaking_.goes_past(sequence);
@@ -124,17 +128,33 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
       return Admission::kNoRoom;
     }
   }
-  if (max_chunk(builder, sequence, num_cached) == 0) {
+  if (reach.empty() && max_chunk(builder, sequence, num_cached) == 0) {
     return Admission::kNoTime;  // the step takes as long as it may
   }
-  begin(builder, sequence, match);
+  // While copies to other tiers hold blocks, even a lone sequence may find none.
+  const int32_t left = blocks_.num_available() - blocks_.cache().count_refs(matched_, 0);
+  const bool has_room = blocks_.has_state_for(match) &&
+                        (!reach.empty() || left >= blocks_.num_groups());
+  if (running_.empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
+  begin(builder, sequence, match, reach);
   return Admission::kAdmitted;
 }
 
+// For all that is fetched, beside what the sequence's match keeps from eviction.
+bool Prompts::has_blocks_for(const Tiers::Reach& reach) const {
+  int32_t wanted = 0;
+  for (const Tiers::Reach::Piece& piece : reach.pieces) {
+    wanted += std::popcount(piece.taken & ~step::kStatePart);
+  }
+  return wanted + blocks_.cache().count_refs(matched_, 0) <= blocks_.num_available();
+}
+
 // Takes the sequence out of its line and gives it the cached blocks of its prefix (matched_), a
-// slot and its first chunk; a sequence whose state has to be copied first gets its chunk once the
-// copy is done.
-void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match) {
+// slot and its first chunk; a sequence whose state, or what it reaches in other tiers, has to be
+// copied first gets its chunk once the copy is done.
+void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match,
+                    const Tiers::Reach& reach) {
+  if (!reach.empty()) match.checkpoint = cache::kNoState;  // its state comes with the last record
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
   waiting_.dequeue(sequence);
@@ -159,7 +179,8 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
     first_planned_.push_back(sequence.id);
   }
   blocks_.give_state(sequence, match, builder.plan());
-  running_.begin(sequence, num_cached, builder.plan());
+  if (!reach.empty()) tiers_.begin_load(sequence, reach, builder.plan());
+  running_.begin(sequence, num_cached + reach.size() * blocks_.block_size(), builder.plan());
   if (sequence.state != SequenceState::kCopying) {
     const int32_t chunk =
         running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
@@ -211,7 +232,7 @@ bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
   const int64_t num_tokens = std::ssize(other.tokens);
   const bool will_compute =
       other.is_begun() ? num_tokens >= end_of(i) : other.run.planned_len >= end_of(i);
-  return will_compute && other.run.computed_len < end_of(i) && num_tokens >= end_of(i) &&
+  return will_compute && other.known_len() < end_of(i) && num_tokens >= end_of(i) &&
          cache.key(other.chain, other.tokens, i) == cache.key(sequence.chain, sequence.tokens, i);
 }
 

@@ -64,6 +64,9 @@ class Running {
   // It has ended, or was finished: it is in no further plan.
   void retire(Sequence& sequence);
   void preempt_all();
+  // The records that were copied to it are there: it runs from now on, and others share them; or
+  // some failed, then it gives everything back and waits again.
+  void end_load(Sequence& sequence);
   // Gives slot and blocks back once no step in flight names it. True: it is to be forgotten.
   bool release_if_idle(Sequence& sequence);
   // The executor is dead: gives everything back, whatever is in flight.
@@ -89,6 +92,7 @@ class Running {
   bool make_room(StepBuilder& builder, const Sequence& wants);
   Sequence* pick_victim(const Sequence& wants) const;
   void preempt(Sequence& sequence);
+  void send_back(Sequence& sequence);
   void release(Sequence& sequence);
 
   const step::Capacity& capacity_;

@@ -6,8 +6,8 @@
 // It owns every sequence and the steps in flight, and asks four objects in turn. Drafts says what
 // is guessed and verified, and whether the step waits for that; Running says what decodes, and
 // gives slots and blocks back; Prompts says which prompts run and who is admitted; Pace says what
-// steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, and Copies, for
-// which sequences wait. StepBuilder writes what the four choose into the plan.
+// steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, Copies, for which
+// sequences wait, and Tiers, where cached prefixes lie behind the device. StepBuilder writes what the four choose into the plan.
 //
 // The caller's loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch
 // it; then collect the oldest iteration and commit it. A sequence ends in commit() (the output's
@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +35,7 @@
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
 #include "rudder/sched/step_record.h"
+#include "rudder/sched/tiers.h"
 #include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
@@ -103,7 +105,8 @@ class Scheduler {
 
   // Some sequence has neither ended nor been finished, or a copy is on its way.
   bool has_work() const {
-    return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0;
+    return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0 ||
+           tiers_.wants_plan();
   }
   // No sequence, no step in flight: every block is free or cached.
   bool idle() const { return sequences_.empty() && in_flight_.empty(); }
@@ -117,12 +120,16 @@ class Scheduler {
   // `identity` keys of prefix blocks are those of that model from now on.
   void start_afresh(const std::string* identity = nullptr);
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
-  void reset_prefix_cache() { blocks_.cache().forget_all(); }
+  void reset_prefix_cache();
+  // What lies in files from the start, before the first add().
+  void add_stored(std::span<const step::StoredRecord> stored) { tiers_.add_stored(stored); }
+  // Nothing is copied between tiers, but what is on its way, until it is let go on.
+  void pause_tiers(bool pauses) { tiers_.pause(pauses); }
 
   SchedStats stats() const;
   int32_t max_running() const { return settings_.max_num_seqs; }  // any thread
   // What the watcher of the prefix cache was told of and is still there.
-  std::vector<cache::CachedBlock> watched_blocks() const { return blocks_.cache().watched(); }
+  std::vector<cache::CachedBlock> watched_blocks() const;
 
   // Recomputes every invariant of docs/contracts/kv.md from the sequences; O(blocks + tokens).
   // Names the first that does not hold. For the simulator and for debugging.
@@ -145,6 +152,7 @@ class Scheduler {
   Blocks blocks_;
   WaitingLines waiting_;
   Copies copies_;
+  Tiers tiers_;
   Pace pace_;
   Running running_;
   Drafts drafts_;

@@ -1,0 +1,23 @@
+// How many records lie behind the device's memory (step/records.h), from the settings. Pure
+// functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/exec/settings.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::exec {
+
+// kUnsupported, where = "kv-host-gib".
+Result<void> tiers_unsupported(const std::string& device);
+
+// Of a block of every KV group and a state the bytes; `num_groups` of the former are in a record.
+// Where sequences have states, half of host memory is for records with a checkpoint.
+// kInvalidArgument, where = the setting: a folder without bytes, bytes for less than two records.
+Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
+                                 int64_t block_bytes, int64_t state_bytes);
+
+}  // namespace rudder::exec
