@@ -63,12 +63,12 @@ Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capac
   const int32_t max_loras = capacity.adapters.num_rows - 1;
   auto library = std::make_unique<lora::Library>(
       std::move(targets),
-      lora::LibrarySettings{
-          .limits = {.max_rank = capacity.adapters.max_rank, .hash_secret = engine::Entropy::hash_key_of(secret)},
-          .max_loras = max_loras,
-          .max_adapters = std::max(settings.max_cpu_loras, max_loras),
-          .root = settings.root,
-          .base = std::move(base)});
+      lora::LibrarySettings{.limits = {.max_rank = capacity.adapters.max_rank,
+                                       .hash_secret = engine::Entropy::hash_key_of(secret)},
+                            .max_loras = max_loras,
+                            .max_adapters = std::max(settings.max_cpu_loras, max_loras),
+                            .root = settings.root,
+                            .base = std::move(base)});
   for (const std::string& text : settings.modules) {
     RUDDER_TRY(const NamedFolder module, read_module(text));
     RUDDER_TRY(const lora::Report report, library->load(module.name, module.path, false));

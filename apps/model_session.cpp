@@ -280,9 +280,9 @@ Result<std::string> fingerprint(const weights::Checkpoint& checkpoint) {
     constexpr size_t kSample = 4096;
     add(std::as_bytes(std::span(tensor.name)));
     const std::span<const std::byte> bytes =
-        tensor.packed ? tensor.packed->bytes
-                      : std::span(static_cast<const std::byte*>(tensor.view.data),
-                                  tensor.view.bytes());
+        tensor.packed
+            ? tensor.packed->bytes
+            : std::span(static_cast<const std::byte*>(tensor.view.data), tensor.view.bytes());
     add(bytes.first(std::min(kSample, bytes.size())));
     add(bytes.last(std::min(kSample, bytes.size())));
   }
@@ -512,8 +512,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
   const std::string identity = model_identity(session.files, session.memory, print);
-  session.residence = make_residence(form, loaded.resident,
-                                     identity, settings);
+  session.residence = make_residence(form, loaded.resident, identity, settings);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures, make_captures(capacity, settings.steering, library,
@@ -531,22 +530,21 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (!settings.streams_to_clients && !engine_settings.max_itl_ms) engine_settings.max_itl_ms = 0;
   engine::ReplicaParts front = std::move(replicas.front());
   replicas.erase(replicas.begin());
-  RUDDER_TRY(session.engine,
-             engine::Engine::start({.executor = std::move(front.executor),
-                                    .tokenizer = session.files.tokenizer,
-                                    .clock = clock,
-                                    .model_identity = identity,
-                                    .eos_ids = session.files.generation.eos_ids,
-                                    .turn_ends = turn_ends_of(session.files),
-                                    .captures = std::move(captures),
-                                    .grammars = std::move(grammars),
-                                    .proposer = std::move(front.proposer),
-                                    .block_watcher = front.block_watcher,
-                                    .more = std::move(replicas),
-                                    .runs_trials = true},
-                                   engine_settings));
-  RUDDER_TRY(session.steering,
-             Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library, secret));
+  RUDDER_TRY(session.engine, engine::Engine::start({.executor = std::move(front.executor),
+                                                    .tokenizer = session.files.tokenizer,
+                                                    .clock = clock,
+                                                    .model_identity = identity,
+                                                    .eos_ids = session.files.generation.eos_ids,
+                                                    .turn_ends = turn_ends_of(session.files),
+                                                    .captures = std::move(captures),
+                                                    .grammars = std::move(grammars),
+                                                    .proposer = std::move(front.proposer),
+                                                    .block_watcher = front.block_watcher,
+                                                    .more = std::move(replicas),
+                                                    .runs_trials = true},
+                                                   engine_settings));
+  RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering,
+                                                std::move(mlp_gains), library, secret));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);
   return session;

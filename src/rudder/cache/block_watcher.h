@@ -9,8 +9,8 @@
 
 namespace rudder::cache {
 
-// Where a cached block lies. The device's are the prefix cache's own; the others are tiers behind it
-// (tier_index.h), which may have the same blocks.
+// Where a cached block lies. The device's are the prefix cache's own; the others are tiers behind
+// it (tier_index.h), which may have the same blocks.
 enum class Medium : uint8_t { kDevice, kHost, kDisk };
 
 struct CachedBlock {

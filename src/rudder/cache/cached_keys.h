@@ -15,7 +15,8 @@ namespace rudder::cache {
 
 class CachedKeys final : public BlockWatcher {
  public:
-  // Looks at the blocks of one KV group that lie on the device. `next` is told the same; null: nobody is.
+  // Looks at the blocks of one KV group that lie on the device. `next` is told the same; null:
+  // nobody is.
   CachedKeys(int32_t group, BlockWatcher* next) : group_(group), next_(next) {}
 
   bool contains(const BlockKey& key) const;

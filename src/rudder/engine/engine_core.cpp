@@ -37,6 +37,7 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const Common
   out.turn_ends = commons.turn_ends;
   out.block_watcher = watcher;
   out.store_uses = settings.kv_store_uses;
+  out.weighs_fetches = settings.kv_fetch == "auto";
   return out;
 }
 

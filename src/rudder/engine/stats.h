@@ -30,7 +30,7 @@ struct PrefixStats {
 // Of cached prefixes behind the device; all 0 where there are no tiers. Hits in tokens of prompts,
 // the rest in records of a block.
 struct TierStats {
-  uint64_t has_tiers = 0;  // replicas that have any
+  uint64_t has_tiers = 0;     // replicas that have any
   uint64_t host_records = 0;  // gauges
   uint64_t disk_records = 0;
   uint64_t disk_bytes = 0;

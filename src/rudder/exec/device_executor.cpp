@@ -166,7 +166,9 @@ Result<void> DeviceExecutor::prepare_tiers(const ops::View& pool, const std::str
                  .num_blocks = capacity_.num_blocks,
                  .num_states = capacity_.states.count},
       .files = {}};
-  if (capacity_.tiers.has_disk()) RUDDER_TRY(parts.files, RecordFiles::open(folder));
+  if (capacity_.tiers.has_disk()) {
+    RUDDER_TRY(parts.files, RecordFiles::open(folder));
+  }
   RUDDER_TRY(records_, RecordMemory::start(std::move(parts)));
   return {};
 }

@@ -74,7 +74,7 @@ class DeviceExecutor final : public step::Executor {
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
     NarrowRules narrow_graphs = {};
     std::string record_folder = {};  // of files, where the capacity's tiers have a disk
-    HeldMemory* held = nullptr;  // is told what the executor holds (resident_model.h)
+    HeldMemory* held = nullptr;      // is told what the executor holds (resident_model.h)
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.

@@ -218,7 +218,8 @@ Result<void> add_tiers(const Division& division, const std::vector<ops::Ops*>& d
   };
   if (devices.size() > 1) return refuse("several ranks, stages or replicas");
   // What guesses keeps rows beside KV that a record has not.
-  if (budget.drafts.guesses && budget.drafts.look_up.empty()) return refuse("a model that guesses");
+  if (budget.drafts.guesses && budget.drafts.look_up.max_n == 0)
+    return refuse("a model that guesses");
   return {};
 }
 
@@ -447,8 +448,8 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
-  const Division division{checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings,
-                          limits};
+  const Division division{checkpoint, spec,  std::move(stages), ranks_of_stage(devices),
+                          settings,   limits};
   RUDDER_TRY(MemoryBudget budget, budget_all(division, devices));
   RUDDER_TRY_VOID(add_tiers(division, devices, budget));
   return budget;

@@ -141,7 +141,8 @@ std::string tiers_text(const step::TierCaps& tiers) {
   if (tiers.stated_records > 0) {
     text += fmt::format(" and {} with a checkpoint", tiers.stated_records);
   }
-  if (tiers.has_disk()) text += fmt::format("; {} of files behind it", bytes_text(tiers.disk_bytes));
+  if (tiers.has_disk())
+    text += fmt::format("; {} of files behind it", bytes_text(tiers.disk_bytes));
   return text;
 }
 

@@ -89,8 +89,8 @@ Result<RecordFiles> RecordFiles::open(const std::string& folder) {
   const std::string lock_path = folder + "/lock";
   File lock(lock_path, O_RDWR | O_CREAT);
   if (lock.fd() < 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {}", lock_path, std::strerror(errno)), "kv-disk-dir");
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", lock_path, std::strerror(errno)),
+                "kv-disk-dir");
   }
   if (::flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("another process has {}", folder),
@@ -161,8 +161,8 @@ Result<void> RecordFiles::read(const step::RecordKey& key, step::RecordParts par
   struct stat status = {};
   if (::fstat(file.fd(), &status) != 0) return io_error(path);
   if (std::cmp_not_equal(status.st_size, record.size())) {
-    return fail(ErrorCode::kIo, fmt::format("{} has {} bytes, not {}", path, status.st_size,
-                                            record.size()),
+    return fail(ErrorCode::kIo,
+                fmt::format("{} has {} bytes, not {}", path, status.st_size, record.size()),
                 "kv-disk-dir");
   }
   while (!record.empty()) {

@@ -1,6 +1,6 @@
 // RecordFiles: a folder of records (docs/contracts/cache.md, "Tiers"), one file each, named by key
-// and parts. A file appears whole, under its name, or not at all; what is in it is judged by whoever
-// reads it (record_format.h). One process at a time has the folder. One thread.
+// and parts. A file appears whole, under its name, or not at all; what is in it is judged by
+// whoever reads it (record_format.h). One process at a time has the folder. One thread.
 #pragma once
 
 #include <array>

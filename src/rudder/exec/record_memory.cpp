@@ -22,8 +22,8 @@ Result<std::unique_ptr<RecordMemory>> RecordMemory::start(Parts parts) {
       caps.plain_records * memory->plain_bytes_ + caps.stated_records * memory->stated_bytes_;
   memory->host_.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
   if (memory->host_ == nullptr) {
-    return fail(ErrorCode::kUnavailable, fmt::format("{} bytes of host memory are not to be had", bytes),
-                "kv-host-gib");
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("{} bytes of host memory are not to be had", bytes), "kv-host-gib");
   }
   memory->thread_ = std::thread([raw = memory.get()] { raw->work(); });
   return memory;
@@ -92,11 +92,12 @@ void RecordMemory::work() {
 
 std::span<std::byte> RecordMemory::place(step::RecordId record, step::RecordParts parts) {
   const step::TierCaps& caps = parts_.caps;
-  RUDDER_CHECK(record >= 0 && record < caps.plain_records + caps.stated_records, "record {}", record);
-  const int64_t begin = record < caps.plain_records
-                            ? record * plain_bytes_
-                            : caps.plain_records * plain_bytes_ +
-                                  (record - caps.plain_records) * stated_bytes_;
+  RUDDER_CHECK(record >= 0 && record < caps.plain_records + caps.stated_records, "record {}",
+               record);
+  const int64_t begin =
+      record < caps.plain_records
+          ? record * plain_bytes_
+          : caps.plain_records * plain_bytes_ + (record - caps.plain_records) * stated_bytes_;
   const int64_t room = record < caps.plain_records ? plain_bytes_ : stated_bytes_;
   const int64_t bytes = record_bytes(caps, parts);
   RUDDER_CHECK(bytes <= room, "a record of {} bytes in a place of {}", bytes, room);
@@ -125,7 +126,8 @@ void RecordMemory::each_part(const step::RecordCopy& copy, const CopyPart& copy_
     next(piece(device.scales, block, device.num_blocks));
     next(piece(device.blocks, block, device.num_blocks));
   }
-  if ((copy.parts & step::kStatePart) != 0) next(piece(device.states, copy.state, device.num_states));
+  if ((copy.parts & step::kStatePart) != 0)
+    next(piece(device.states, copy.state, device.num_states));
 }
 
 bool RecordMemory::take(const step::RecordCopy& copy, std::span<const std::byte> record) {
@@ -161,9 +163,9 @@ step::RecordDone RecordMemory::run(const step::RecordCopy& copy) {
     case step::RecordMove::kWrite: {
       const std::span<const std::byte> record = place(copy.record, copy.parts);
       done.is_bad = !is_sealed(parts_.caps, copy.key, copy.parts, record);
-      const Result<void> written =
-          done.is_bad ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
-                      : parts_.files->write(copy.key, copy.parts, record);
+      const Result<void> written = done.is_bad
+                                       ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
+                                       : parts_.files->write(copy.key, copy.parts, record);
       done.ok = written.has_value();
       if (!written) log_debug("a record is not written: {}", written.error().to_string());
       break;

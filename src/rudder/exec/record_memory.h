@@ -61,7 +61,7 @@ class RecordMemory {
 
   const SteadyClock clock_;
   Parts parts_;
-  int64_t plain_bytes_ = 0;   // of a place
+  int64_t plain_bytes_ = 0;  // of a place
   int64_t stated_bytes_ = 0;
   std::unique_ptr<std::byte[]> host_;
   std::vector<std::byte> bounce_;  // of files that are read

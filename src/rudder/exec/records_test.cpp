@@ -38,7 +38,8 @@ class RecordsTest : public ::testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("records-" + std::to_string(::getpid()));
     fs::remove_all(folder_);
-    for (size_t i = 0; i < device_.size(); ++i) device_[i] = static_cast<std::byte>(i * 131 + i / 256);
+    for (size_t i = 0; i < device_.size(); ++i)
+      device_[i] = static_cast<std::byte>(i * 131 + i / 256);
     start();
   }
   void TearDown() override {
@@ -137,7 +138,13 @@ TEST_F(RecordsTest, AFileThatIsNotWhatWasWrittenIsAMiss) {
     return [at](std::string& bytes) { bytes[at] = static_cast<char>(bytes[at] ^ 1); };
   };
   const std::vector<std::function<void(std::string&)>> faults = {
-      change(0), change(9), change(24), change(40), change(60), change(64), change(200),
+      change(0),
+      change(9),
+      change(24),
+      change(40),
+      change(60),
+      change(64),
+      change(200),
       [](std::string& bytes) { bytes.pop_back(); },
       [](std::string& bytes) { bytes += 'x'; },
       [](std::string& bytes) { bytes.clear(); },

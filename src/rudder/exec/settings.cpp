@@ -62,8 +62,7 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("kv-disk-dir", &tiers.disk_dir,
             "Folder of files for cached prefixes behind --kv-host-gib; they are found again after "
             "a restart with the same model. One process at a time has it.");
-  table.add("kv-disk-gib", &tiers.disk_gib, 0.0, kMostGib,
-            "Bytes of --kv-disk-dir, in GiB.");
+  table.add("kv-disk-gib", &tiers.disk_gib, 0.0, kMostGib, "Bytes of --kv-disk-dir, in GiB.");
   table.add("cublaslt-path", &cublaslt_path,
             "cuBLASLt's library or its folder; empty looks where the CUDA toolkit and NVIDIA's "
             "Python packages put it.");

@@ -29,7 +29,10 @@ void EventQueue::stored(const cache::CachedBlock& block) {
 
 void EventQueue::removed(const cache::CachedBlock& block) {
   if (!block.is_public) return;
-  add({.kind = BlockEvent::Kind::kRemoved, .group = block.group, .medium = block.medium, .hash = block.hash});
+  add({.kind = BlockEvent::Kind::kRemoved,
+       .group = block.group,
+       .medium = block.medium,
+       .hash = block.hash});
   counts_.removed.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -312,8 +312,8 @@ void fields(Archive& archive, Archived<step::SeqResult> auto& value) {
 // Without what it captured: activations are for their consumers.
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StepResult> auto& value) {
-  auto& [id, iteration, seqs, copies_done, records_done, device_us, guess_us, from_graph, captured_graph,
-         captured] = value;
+  auto& [id, iteration, seqs, copies_done, records_done, device_us, guess_us, from_graph,
+         captured_graph, captured] = value;
   static_cast<void>(captured);
   static_cast<void>(copies_done);
   static_cast<void>(records_done);

@@ -133,8 +133,8 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   }
   // While copies to other tiers hold blocks, even a lone sequence may find none.
   const int32_t left = blocks_.num_available() - blocks_.cache().count_refs(matched_, 0);
-  const bool has_room = blocks_.has_state_for(match) &&
-                        (!reach.empty() || left >= blocks_.num_groups());
+  const bool has_room =
+      blocks_.has_state_for(match) && (!reach.empty() || left >= blocks_.num_groups());
   if (running_.empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
   begin(builder, sequence, match, reach);
   return Admission::kAdmitted;

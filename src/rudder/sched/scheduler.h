@@ -7,7 +7,8 @@
 // is guessed and verified, and whether the step waits for that; Running says what decodes, and
 // gives slots and blocks back; Prompts says which prompts run and who is admitted; Pace says what
 // steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, Copies, for which
-// sequences wait, and Tiers, where cached prefixes lie behind the device. StepBuilder writes what the four choose into the plan.
+// sequences wait, and Tiers, where cached prefixes lie behind the device. StepBuilder writes what
+// the four choose into the plan.
 //
 // The caller's loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch
 // it; then collect the oldest iteration and commit it. A sequence ends in commit() (the output's

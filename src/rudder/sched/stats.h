@@ -27,9 +27,9 @@ struct TierStats {
   uint64_t disk_stored = 0;
   uint64_t host_evictions = 0;
   uint64_t disk_evictions = 0;
-  uint64_t bad_records = 0;    // not what they should be: misses
-  uint64_t failed_loads = 0;   // of sequences, which then were computed
-  uint64_t failed_writes = 0;  // of files
+  uint64_t bad_records = 0;       // not what they should be: misses
+  uint64_t failed_loads = 0;      // of sequences, which then were computed
+  uint64_t failed_writes = 0;     // of files
   uint64_t computed_instead = 0;  // tokens that were there, and that computing takes less time for
 };
 

@@ -1,6 +1,6 @@
 // TierPace: what fetching a record and computing a token of a prompt were seen to take, and so
-// which of the two is to be done. What was not seen yet is tried; what does not pay is tried now and
-// then, since machines change. Internal to the room; engine thread.
+// which of the two is to be done. What was not seen yet is tried; what does not pay is tried now
+// and then, since machines change. Internal to the room; engine thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class TierPace {
   bool pays(int64_t host_records, int64_t files, int64_t tokens) {
     const double fetch_us =
         static_cast<double>(host_records) * host_us_ + static_cast<double>(files) * file_us_;
-    const bool is_known = token_us_ > 0 && (host_records == 0 || host_us_ > 0) &&
-                          (files == 0 || file_us_ > 0);
+    const bool is_known =
+        token_us_ > 0 && (host_records == 0 || host_us_ > 0) && (files == 0 || file_us_ > 0);
     if (!is_known || fetch_us < static_cast<double>(tokens) * token_us_) return true;
     return ++declined_ % kTryEvery == 0;
   }

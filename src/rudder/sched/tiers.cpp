@@ -116,10 +116,11 @@ Tiers::Reach Tiers::find(Sequence& sequence, const cache::Match& match,
   reach.pieces.resize(static_cast<size_t>(longest));
   take_needed(reach, from);
   const auto files = std::ranges::count(reach.pieces, true, &Reach::Piece::is_file);
-  if (reach.empty() || pace_.pays(longest - files, files, longest * capacity_.block_size)) {
-    return reach;
-  }
-  stats_.computed_instead += static_cast<uint64_t>(longest) * static_cast<uint64_t>(capacity_.block_size);
+  const bool is_taken = reach.empty() || !settings_.weighs_fetches ||
+                        pace_.pays(longest - files, files, int64_t{longest} * capacity_.block_size);
+  if (is_taken) return reach;
+  stats_.computed_instead +=
+      static_cast<uint64_t>(longest) * static_cast<uint64_t>(capacity_.block_size);
   return {};
 }
 
@@ -135,8 +136,8 @@ void Tiers::begin_load(Sequence& sequence, const Reach& reach, step::StepPlan& p
   for (const Reach::Piece& piece : reach.pieces) {
     const cache::TierKey key = tier_key(piece.key);
     const auto move = piece.is_file ? step::RecordMove::kFetch : step::RecordMove::kLoad;
-    step::RecordCopy& copy = add_copy(
-        plan, {.move = move, .key = key, .parts = piece.parts, .sequence = &sequence});
+    step::RecordCopy& copy =
+        add_copy(plan, {.move = move, .key = key, .parts = piece.parts, .sequence = &sequence});
     if (!piece.is_file) copy.record = index_.pin(key);
     index_.touch(key);
     for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
@@ -177,8 +178,7 @@ void Tiers::plan(step::StepPlan& plan) {
     add_copy(plan, std::move(writes_.front())).record = place;
   }
   if (is_paused_) return;
-  const int32_t most =
-      std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
+  const int32_t most = std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
   while (!wanted_.empty() && num_stores_ < most) {
     const Wanted wanted = wanted_.front();
     wanted_.pop_front();
@@ -196,6 +196,7 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
   const cache::TierIndex::Found known = index_.find(wanted.key);
   if (parts == known.host || ((known.host | known.disk) & ~parts) != 0) return;
   const std::optional<int32_t> place = index_.begin_fill(wanted.key, parts);
+  take_lost();  // whoever watches is told before the place has another record
   if (!place) return;
   Copy copy = {.move = step::RecordMove::kStore, .key = wanted.key, .parts = parts};
   if (settings_.block_watcher != nullptr) {
@@ -327,15 +328,15 @@ void Tiers::tell(const Copy& copy, cache::Medium medium) {
 void Tiers::take_lost() {
   for (const cache::TierIndex::Lost& lost : index_.take_lost()) {
     if (lost.is_file) {
-      erases_.push_back(
-          {.move = step::RecordMove::kErase, .key = lost.key, .parts = lost.parts});
+      erases_.push_back({.move = step::RecordMove::kErase, .key = lost.key, .parts = lost.parts});
     }
     auto& all = told_[lost.is_file ? 1 : 0];
     const auto told = all.find(lost.key);
     if (told == all.end()) continue;
-    cache::CachedBlock block = {.hash = told->second.hash,
-                                .is_public = told->second.is_public,
-                                .medium = lost.is_file ? cache::Medium::kDisk : cache::Medium::kHost};
+    cache::CachedBlock block = {
+        .hash = told->second.hash,
+        .is_public = told->second.is_public,
+        .medium = lost.is_file ? cache::Medium::kDisk : cache::Medium::kHost};
     for (block.group = 0; block.group < blocks_.num_groups(); ++block.group) {
       const bool is_of = (told->second.parts & step::group_part(block.group)) != 0;
       if (is_of) settings_.block_watcher->removed(block);
@@ -351,8 +352,7 @@ void Tiers::note_cleared() {
 void Tiers::append_watched(std::vector<cache::CachedBlock>* watched) const {
   for (const auto medium : {cache::Medium::kHost, cache::Medium::kDisk}) {
     for (const auto& [key, told] : told_[medium == cache::Medium::kDisk ? 1 : 0]) {
-      cache::CachedBlock block = {
-          .hash = told.hash, .is_public = told.is_public, .medium = medium};
+      cache::CachedBlock block = {.hash = told.hash, .is_public = told.is_public, .medium = medium};
       for (block.group = 0; block.group < blocks_.num_groups(); ++block.group) {
         if ((told.parts & step::group_part(block.group)) != 0) watched->push_back(block);
       }

@@ -90,7 +90,7 @@ class Tiers {
     cache::TierKey key;
     step::RecordParts parts = 0;
     step::RecordId place = step::kNoRecord;  // of a write that waits
-    cache::NodeObjects held = {};  // of a store
+    cache::NodeObjects held = {};            // of a store
     cache::CachedBlock block = {};
     std::vector<int32_t> tokens = {};
     Sequence* sequence = nullptr;  // of a load
@@ -127,8 +127,8 @@ class Tiers {
   int64_t last_id_ = 0;
   int32_t num_stores_ = 0;  // of them
   std::deque<Wanted> wanted_;
-  std::deque<Copy> writes_;                 // to be begun; their records are pinned
-  std::vector<Copy> erases_;                // likewise
+  std::deque<Copy> writes_;   // to be begun; their records are pinned
+  std::vector<Copy> erases_;  // likewise
   struct KeyHash {
     size_t operator()(const cache::TierKey& key) const { return key.first; }
   };

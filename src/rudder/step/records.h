@@ -1,8 +1,8 @@
-// Records: what lies of cached prefixes behind the device's memory, in the host's (host tier) and in
-// files (disk tier). A record has all objects of one node of the prefix index: the blocks of its KV
-// groups and its checkpoint, as far as the node had them, in one contiguous piece with a checksum.
-// Copies of records are part of a plan, and run beside its steps and those that follow. Plain data.
-// Normative text: docs/contracts/cache.md, "Tiers".
+// Records: what lies of cached prefixes behind the device's memory, in the host's (host tier) and
+// in files (disk tier). A record has all objects of one node of the prefix index: the blocks of its
+// KV groups and its checkpoint, as far as the node had them, in one contiguous piece with a
+// checksum. Copies of records are part of a plan, and run beside its steps and those that follow.
+// Plain data. Normative text: docs/contracts/cache.md, "Tiers".
 #pragma once
 
 #include <algorithm>

@@ -276,10 +276,10 @@ class FakeExecutor final : public step::Executor {
   std::deque<SlowCopy> slow_copies_;  // that are not done
   int64_t copies_begun_ = 0;          // slow ones
   int64_t copies_done_ = 0;
-  int64_t copies_told_ = 0;  // by results that were collected
-  std::vector<RecordWork> record_work_;          // that is not done
-  std::map<int64_t, step::RecordCopy> untold_;   // that no result was collected of
-  std::vector<FakeRecord> places_;               // of host memory
+  int64_t copies_told_ = 0;                     // by results that were collected
+  std::vector<RecordWork> record_work_;         // that is not done
+  std::map<int64_t, step::RecordCopy> untold_;  // that no result was collected of
+  std::vector<FakeRecord> places_;              // of host memory
   std::shared_ptr<FakeFiles> files_;
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;

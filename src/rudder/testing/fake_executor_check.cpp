@@ -24,8 +24,8 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   // Of several ranks one may have told of a copy that another has not done: then none is told of.
   const bool may_wait = capacity.states.slow_copies && in_flight_.empty() && copies_begun_ > 0;
   const bool awaits_record = in_flight_.empty() && !untold_.empty();
-  const bool has_copies = !plan.copies_before.empty() || !plan.record_copies.empty() || may_wait ||
-                          awaits_record;
+  const bool has_copies =
+      !plan.copies_before.empty() || !plan.record_copies.empty() || may_wait || awaits_record;
   const bool is_empty =
       plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty() && !has_copies;
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
@@ -333,7 +333,8 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     const bool is_new = std::ranges::any_of(plan.copies_before, [&](const step::ObjectCopy& copy) {
       return copy.to == step::state_ref(slot.state);
     });
-    if (use.last_copy_to > copies_told_ || use.records > 0 || (is_new && options_.capacity.states.slow_copies)) {
+    if (use.last_copy_to > copies_told_ || use.records > 0 ||
+        (is_new && options_.capacity.states.slow_copies)) {
       violation(fmt::format("step {}: slot {} runs while its state is copied", plan.id, index));
     }
     use = {.last_use = plan.id, .last_write = plan.id};

@@ -78,8 +78,7 @@ void FakeExecutor::begin_records(const step::StepPlan& plan) {
 
 // A step of nothing waits for one.
 void FakeExecutor::end_records(const step::StepPlan& plan, step::StepResult* result) {
-  const bool waits =
-      plan.seqs.empty() && plan.copies_before.empty() && plan.record_copies.empty();
+  const bool waits = plan.seqs.empty() && plan.copies_before.empty() && plan.record_copies.empty();
   std::ranges::stable_sort(record_work_, {}, &RecordWork::due);
   while (!record_work_.empty()) {
     const bool is_due = record_work_.front().due <= plan.id;
@@ -90,7 +89,8 @@ void FakeExecutor::end_records(const step::StepPlan& plan, step::StepResult* res
 }
 
 step::RecordDone FakeExecutor::run_record(const step::RecordCopy& copy) {
-  const std::array<uint32_t, 4> drawn = philox4x32(options_.seed ^ 1, static_cast<uint64_t>(copy.id));
+  const std::array<uint32_t, 4> drawn =
+      philox4x32(options_.seed ^ 1, static_cast<uint64_t>(copy.id));
   const bool goes_wrong =
       options_.bad_record_in > 0 && drawn[0] % static_cast<uint32_t>(options_.bad_record_in) == 0;
   step::RecordDone done = {.id = copy.id, .ok = true, .us = 1 + drawn[1] % 200};

@@ -148,7 +148,8 @@ class Stress {
   static void draw_tiers(uint64_t seed, FakeOptions& fake) {
     step::TierCaps& tiers = fake.capacity.tiers;
     tiers.plain_records = static_cast<int32_t>(1 + seed / 3 % 40);
-    tiers.stated_records = fake.capacity.states.empty() ? 0 : static_cast<int32_t>(1 + seed / 3 % 9);
+    tiers.stated_records =
+        fake.capacity.states.empty() ? 0 : static_cast<int32_t>(1 + seed / 3 % 9);
     tiers.block_bytes = 1;
     tiers.state_bytes = 3;
     tiers.disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(1 + seed / 7 % 100);
