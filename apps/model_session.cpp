@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "backend.h"
@@ -17,9 +15,7 @@
 #include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
-#include "rudder/base/siphash.h"
 #include "rudder/dialect/dialect.h"
-#include "rudder/exec/record_files.h"
 #include "rudder/hub/cache_layout.h"
 #include "rudder/model/adapted_products.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -32,6 +28,7 @@
 #include "rudder/weights/gguf_files.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/wrap/paced_executor.h"
+#include "tier_keys.h"
 
 namespace rudder::apps {
 namespace {
@@ -264,51 +261,6 @@ std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& bu
   return fmt::format("{}:{}:{}:{}{}{}", files.name, budget.weights.formats,
                      ops::kv_format_name(budget.dtypes.kv), budget.num_ranks,
                      print.empty() ? "" : ":", print);
-}
-
-// Of the bytes that a model's weights are: files of cached prefixes outlive a model that is
-// replaced under its name. Samples of every tensor, and all that the configuration says.
-Result<std::string> fingerprint(const weights::Checkpoint& checkpoint) {
-  RUDDER_TRY(const std::string config, checkpoint.read_text("config.json"));
-  SipHash128 hash({0x7275646465722066, 0x696e6765727072});
-  const auto add = [&](std::span<const std::byte> bytes) {
-    hash.update(uint64_t{bytes.size()});
-    hash.update(bytes);
-  };
-  add(std::as_bytes(std::span(config)));
-  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
-    constexpr size_t kSample = 4096;
-    add(std::as_bytes(std::span(tensor.name)));
-    const std::span<const std::byte> bytes =
-        tensor.packed
-            ? tensor.packed->bytes
-            : std::span(static_cast<const std::byte*>(tensor.view.data), tensor.view.bytes());
-    add(bytes.first(std::min(kSample, bytes.size())));
-    add(bytes.last(std::min(kSample, bytes.size())));
-  }
-  const std::array<uint64_t, 2> made = hash.finish();
-  return fmt::format("{:016x}{:016x}", made[1], made[0]);
-}
-
-// With files of cached prefixes, keys are equal after a restart: under the secret that the settings
-// give, or the folder's own.
-Result<std::string> key_secret(const SessionSettings& settings) {
-  const std::string& folder = settings.exec.tiers.disk_dir;
-  if (!settings.engine.prefix_key_secret.empty() || folder.empty()) {
-    return settings.engine.prefix_key_secret;
-  }
-  return exec::folder_secret(folder);
-}
-
-Result<void> check_tiers(const SessionSettings& settings) {
-  if (settings.exec.tiers.host_gib == 0) return {};
-  if (!settings.record.folder.empty()) {
-    return fail(ErrorCode::kUnsupported, "recordings have no tiers (kv-host-gib)", "record");
-  }
-  if (!settings.engine.enable_prefix_caching) {
-    return fail(ErrorCode::kInvalidArgument, "needs --enable-prefix-caching", "kv-host-gib");
-  }
-  return {};
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,

@@ -297,8 +297,7 @@ class Loop {
   Outcome run() {
     scheduler_.add_stored(executor_.take_stored());
     size_t num_added = 0;
-    for (int32_t round = 0; num_added < asks_.size() || !scheduler_.idle() || scheduler_.has_work();
-         ++round) {
+    for (int32_t round = 0; num_added < asks_.size() || !scheduler_.idle(); ++round) {
       for (size_t i = 0; i < asks_.size(); ++i) {
         if (asks_[i].arrival != round) continue;
         ++num_added;

@@ -11,15 +11,17 @@ namespace rudder::cache {
 
 TierIndex::TierIndex(const Options& options, Parts checkpoint)
     : options_(options), checkpoint_(checkpoint) {
-  const int32_t all = options.plain_places + options.stated_places;
-  for (int32_t place = all - 1; place >= 0; --place) free_[class_of(place)].push_back(place);
+  const int32_t all = options.plain_placements + options.stated_placements;
+  for (int32_t placement = all - 1; placement >= 0; --placement)
+    free_[class_of(placement)].push_back(placement);
 }
 
 TierIndex::Found TierIndex::find(const TierKey& key) const {
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.is_doomed) return {};
   const Entry& entry = found->second;
-  const bool is_there = entry.place >= 0 && (!entry.is_filling || RUDDER_MUTANT(kRecordUnwritten));
+  const bool is_there =
+      entry.placement >= 0 && (!entry.is_filling || RUDDER_MUTANT(kRecordUnwritten));
   return {.host = is_there ? entry.host : 0, .disk = entry.disk};
 }
 
@@ -27,19 +29,19 @@ void TierIndex::touch(const TierKey& key) {
   const auto found = entries_.find(key);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
-  if (entry.place >= 0) {
-    Uses& uses = host_uses_[class_of(entry.place)];
+  if (entry.placement >= 0) {
+    Uses& uses = host_uses_[class_of(entry.placement)];
     uses.splice(uses.end(), uses, entry.host_use);
   }
   if (entry.disk != 0) disk_uses_.splice(disk_uses_.end(), disk_uses_, entry.disk_use);
 }
 
-void TierIndex::free_place(Entry& entry) {
-  const int32_t size_class = class_of(entry.place);
+void TierIndex::free_placement(Entry& entry) {
+  const int32_t size_class = class_of(entry.placement);
   if (!entry.is_filling) --counts_.host;
   host_uses_[size_class].erase(entry.host_use);
-  free_[size_class].push_back(entry.place);
-  entry.place = -1;
+  free_[size_class].push_back(entry.placement);
+  entry.placement = -1;
   entry.host = 0;
   entry.is_filling = false;
 }
@@ -57,7 +59,7 @@ void TierIndex::free_file(Entry& entry) {
 
 void TierIndex::remove_if_empty(Entries::iterator found) {
   const Entry& entry = found->second;
-  if (entry.place < 0 && entry.disk == 0 && !entry.is_writing) entries_.erase(found);
+  if (entry.placement < 0 && entry.disk == 0 && !entry.is_writing) entries_.erase(found);
 }
 
 // Of records of the class the one that was of use longest ago and that nobody reads or fills.
@@ -68,7 +70,7 @@ bool TierIndex::evict(int32_t size_class) {
     if (entry.is_filling || entry.pins > 0) continue;
     lost_.push_back({.key = key, .parts = entry.host, .is_file = false});
     ++counts_.host_evictions;
-    free_place(entry);
+    free_placement(entry);
     remove_if_empty(found);
     return true;
   }
@@ -80,24 +82,24 @@ std::optional<int32_t> TierIndex::begin_fill(const TierKey& key, Parts parts) {
   if (known != entries_.end()) {
     Entry& entry = known->second;
     if (entry.is_doomed || entry.is_filling || entry.pins > 0 || entry.is_writing) return {};
-    if (entry.place >= 0) {  // one with fewer parts gives way
+    if (entry.placement >= 0) {  // one with fewer parts gives way
       lost_.push_back({.key = key, .parts = entry.host, .is_file = false});
-      free_place(entry);
+      free_placement(entry);
     }
   }
-  const int32_t size_class = (parts & checkpoint_) != 0 || options_.plain_places == 0 ? 1 : 0;
+  const int32_t size_class = (parts & checkpoint_) != 0 || options_.plain_placements == 0 ? 1 : 0;
   if (free_[size_class].empty() && !evict(size_class)) {
     if (const auto left = entries_.find(key); left != entries_.end()) remove_if_empty(left);
     return {};
   }
   Entry& entry = entries_[key];
-  entry.place = free_[size_class].back();
+  entry.placement = free_[size_class].back();
   free_[size_class].pop_back();
   entry.host = parts;
   entry.is_filling = true;
   Uses& uses = host_uses_[size_class];
   entry.host_use = uses.insert(uses.end(), key);
-  return entry.place;
+  return entry.placement;
 }
 
 void TierIndex::end_fill(const TierKey& key, bool ok) {
@@ -109,14 +111,14 @@ void TierIndex::end_fill(const TierKey& key, bool ok) {
     ++counts_.host;
     return;
   }
-  free_place(entry);
+  free_placement(entry);
   forget_entry(found);
 }
 
 int32_t TierIndex::pin(const TierKey& key) {
   Entry& entry = entries_.at(key);
   ++entry.pins;
-  return entry.place;
+  return entry.placement;
 }
 
 void TierIndex::unpin(const TierKey& key, bool ok) {
@@ -187,9 +189,9 @@ void TierIndex::forget_entry(Entries::iterator found) {
       lost_.push_back({.key = found->first, .parts = entry.disk, .is_file = true});
       free_file(entry);
     }
-    if (entry.place >= 0 && !entry.is_filling && entry.pins == 0) {
+    if (entry.placement >= 0 && !entry.is_filling && entry.pins == 0) {
       lost_.push_back({.key = found->first, .parts = entry.host, .is_file = false});
-      free_place(entry);
+      free_placement(entry);
     }
   }
   remove_if_empty(found);
@@ -217,8 +219,8 @@ Result<void> TierIndex::check(int32_t in_use) const {
   int32_t used = 0;
   int64_t bytes = 0;
   for (const auto& [key, entry] : entries_) {
-    held += entry.place >= 0 ? 1 : 0;
-    host += entry.place >= 0 && !entry.is_filling ? 1 : 0;
+    held += entry.placement >= 0 ? 1 : 0;
+    host += entry.placement >= 0 && !entry.is_filling ? 1 : 0;
     disk += entry.disk != 0 ? 1 : 0;
     bytes += entry.disk_bytes;
     used += entry.pins + (entry.is_filling ? 1 : 0);
@@ -227,13 +229,14 @@ Result<void> TierIndex::check(int32_t in_use) const {
   }
   const auto num_free = static_cast<int32_t>(free_[0].size() + free_[1].size());
   const auto listed = static_cast<int32_t>(host_uses_[0].size() + host_uses_[1].size());
-  if (held + num_free != options_.plain_places + options_.stated_places || listed != held ||
+  if (held + num_free != options_.plain_placements + options_.stated_placements || listed != held ||
       host != counts_.host || disk != counts_.disk || std::cmp_not_equal(disk, disk_uses_.size()) ||
       bytes != counts_.disk_bytes || bytes > options_.disk_bytes || used != in_use) {
-    return fail(ErrorCode::kInternal,
-                fmt::format("the tiers are miscounted: {} places held and {} free, {} files of {} "
-                            "bytes, {} records at work for {} copies",
-                            held, num_free, disk, bytes, used, in_use));
+    return fail(
+        ErrorCode::kInternal,
+        fmt::format("the tiers are miscounted: {} placements held and {} free, {} files of {} "
+                    "bytes, {} records at work for {} copies",
+                    held, num_free, disk, bytes, used, in_use));
   }
   return {};
 }

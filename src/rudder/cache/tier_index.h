@@ -1,6 +1,6 @@
-// TierIndex: which prefix blocks lie as records behind the device (step/records.h): in places of
-// host memory, and in files. It says who is evicted, and never sees a byte. A record is found once
-// its bytes are there, and only then. sched::Tiers owns it; engine thread. Normative text:
+// TierIndex: which prefix blocks lie as records behind the device (step/records.h): in placements
+// of host memory, and in files. It says who is evicted, and never sees a byte. A record is found
+// once its bytes are there, and only then. sched::Tiers owns it; engine thread. Normative text:
 // docs/contracts/cache.md, "Tiers".
 #pragma once
 
@@ -22,15 +22,16 @@ using TierKey = std::pair<uint64_t, uint64_t>;  // of the block, low word first
 class TierIndex {
  public:
   struct Options {
-    int32_t plain_places = 0;   // of host memory, for records without a checkpoint
-    int32_t stated_places = 0;  // for any: the ids behind those
-    int64_t disk_bytes = 0;     // of files
+    int32_t plain_placements = 0;   // of host memory, for records without a checkpoint
+    int32_t stated_placements = 0;  // for any: the ids behind those
+    int64_t disk_bytes = 0;         // of files
   };
-  // Bits of what a record has, as its maker counts them; those of `checkpoint` need a stated place.
+  // Bits of what a record has, as its maker counts them; those of `checkpoint` need a stated
+  // placement.
   using Parts = uint32_t;
 
   struct Found {
-    Parts host = 0;  // 0: no place has it
+    Parts host = 0;  // 0: no placement has it
     Parts disk = 0;  // 0: no file has it
     Parts best() const { return host != 0 ? host : disk; }
   };
@@ -54,13 +55,13 @@ class TierIndex {
   // It was of use just now.
   void touch(const TierKey& key);
 
-  // A place for the record that nobody finds until end_fill(); evicts the one that was of use
-  // longest ago. Nothing: every place is filled or read just now, or this record's is.
+  // A placement for the record that nobody finds until end_fill(); evicts the one that was of use
+  // longest ago. Nothing: every placement is filled or read just now, or this record's is.
   std::optional<int32_t> begin_fill(const TierKey& key, Parts parts);
   // Its bytes are there; or not, then there is no such record in host memory.
   void end_fill(const TierKey& key, bool ok);
-  // The place of the record is read; it stays until as many unpin(). `ok` false: its bytes are bad,
-  // and it is found no more.
+  // The placement of the record is read; it stays until as many unpin(). `ok` false: its bytes are
+  // bad, and it is found no more.
   int32_t pin(const TierKey& key);
   void unpin(const TierKey& key, bool ok);
 
@@ -89,8 +90,8 @@ class TierIndex {
   };
   using Uses = std::list<TierKey>;  // the one of longest ago first
   struct Entry {
-    int32_t place = -1;
-    Parts host = 0;           // of what is in its place
+    int32_t placement = -1;
+    Parts host = 0;           // of what is in its placement
     bool is_filling = false;  // not found yet
     bool is_doomed = false;   // what is on its way is forgotten when that ends
     int32_t pins = 0;
@@ -102,9 +103,11 @@ class TierIndex {
   };
   using Entries = std::unordered_map<TierKey, Entry, KeyHash>;
 
-  int32_t class_of(int32_t place) const { return place < options_.plain_places ? 0 : 1; }
+  int32_t class_of(int32_t placement) const {
+    return placement < options_.plain_placements ? 0 : 1;
+  }
   bool evict(int32_t size_class);
-  void free_place(Entry& entry);
+  void free_placement(Entry& entry);
   void free_file(Entry& entry);
   void remove_if_empty(Entries::iterator found);
   void forget_entry(Entries::iterator found);
@@ -112,7 +115,7 @@ class TierIndex {
   Options options_;
   Parts checkpoint_;
   Entries entries_;
-  std::vector<int32_t> free_[2];  // places, plain and stated
+  std::vector<int32_t> free_[2];  // placements, plain and stated
   Uses host_uses_[2];             // of records in them
   Uses disk_uses_;
   std::vector<Lost> lost_;

@@ -15,7 +15,7 @@ TierKey key(uint64_t low) {
 }
 
 TEST(TierIndex, ARecordIsFoundOnceItsBytesAreThere) {
-  TierIndex index({.plain_places = 2}, kState);
+  TierIndex index({.plain_placements = 2}, kState);
   ASSERT_TRUE(index.begin_fill(key(1), 3));
   EXPECT_EQ(index.find(key(1)).host, 0u);
   EXPECT_TRUE(index.check(1));
@@ -26,7 +26,7 @@ TEST(TierIndex, ARecordIsFoundOnceItsBytesAreThere) {
 }
 
 TEST(TierIndex, TheOneOfLongestAgoGoesUnlessItIsRead) {
-  TierIndex index({.plain_places = 2}, kState);
+  TierIndex index({.plain_placements = 2}, kState);
   for (uint64_t k = 1; k <= 2; ++k) {
     ASSERT_TRUE(index.begin_fill(key(k), 1));
     index.end_fill(key(k), true);
@@ -44,7 +44,7 @@ TEST(TierIndex, TheOneOfLongestAgoGoesUnlessItIsRead) {
 }
 
 TEST(TierIndex, ACheckpointNeedsAPlaceWithRoomForIt) {
-  TierIndex index({.plain_places = 1, .stated_places = 1}, kState);
+  TierIndex index({.plain_placements = 1, .stated_placements = 1}, kState);
   const std::optional<int32_t> stated = index.begin_fill(key(1), 1 | kState);
   ASSERT_TRUE(stated);
   EXPECT_EQ(*stated, 1);
@@ -53,7 +53,7 @@ TEST(TierIndex, ACheckpointNeedsAPlaceWithRoomForIt) {
 }
 
 TEST(TierIndex, FilesHaveSoManyBytesAndTheOldestGoes) {
-  TierIndex index({.plain_places = 1, .disk_bytes = 100}, kState);
+  TierIndex index({.plain_placements = 1, .disk_bytes = 100}, kState);
   index.add_file(key(1), 1, 60);
   index.add_file(key(2), 1, 30);
   EXPECT_TRUE(index.take_lost().empty());
@@ -70,7 +70,7 @@ TEST(TierIndex, FilesHaveSoManyBytesAndTheOldestGoes) {
 }
 
 TEST(TierIndex, WhatIsForgottenOnTheWayIsNeverFound) {
-  TierIndex index({.plain_places = 2, .disk_bytes = 100}, kState);
+  TierIndex index({.plain_placements = 2, .disk_bytes = 100}, kState);
   ASSERT_TRUE(index.begin_fill(key(1), 1));
   index.end_fill(key(1), true);
   ASSERT_TRUE(index.begin_write(key(1), 10));

@@ -203,26 +203,6 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
   return budget;
 }
 
-// Where the settings ask for tiers: what they hold. Refused where nothing copies records.
-Result<void> add_tiers(const Division& division, const std::vector<ops::Ops*>& devices,
-                       MemoryBudget& budget) {
-  const ExecSettings::Tiers& asked = division.settings.tiers;
-  RUDDER_TRY(budget.tiers, tier_caps(asked, budget.kv.groups.size(), budget.kv.block_bytes,
-                                     budget.states.empty() ? 0 : budget.states.bytes));
-  if (budget.tiers.empty()) return {};
-  if (!devices.front()->is_host()) return tiers_unsupported(devices.front()->name());
-  const auto refuse = [](std::string_view what) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("there are no tiers of cached prefixes beside {}", what),
-                "kv-host-gib");
-  };
-  if (devices.size() > 1) return refuse("several ranks, stages or replicas");
-  // What guesses keeps rows beside KV that a record has not.
-  if (budget.drafts.guesses && budget.drafts.look_up.max_n == 0)
-    return refuse("a model that guesses");
-  return {};
-}
-
 std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
   std::vector<ops::Ops*> all;
   for (const Ranks& ranks : replicas) {
@@ -451,7 +431,7 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   const Division division{checkpoint, spec,  std::move(stages), ranks_of_stage(devices),
                           settings,   limits};
   RUDDER_TRY(MemoryBudget budget, budget_all(division, devices));
-  RUDDER_TRY_VOID(add_tiers(division, devices, budget));
+  RUDDER_TRY(budget.tiers, budget_tiers(settings.tiers, budget, *devices.front(), devices.size()));
   return budget;
 }
 
@@ -468,7 +448,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
                           settings,   limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
-  RUDDER_TRY_VOID(add_tiers(division, devices, models.memory));
+  RUDDER_TRY(models.memory.tiers,
+             budget_tiers(settings.tiers, models.memory, *devices.front(), devices.size()));
   const size_t num_devices = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "rudder/exec/record_format.h"
 
@@ -49,6 +50,27 @@ Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t nu
                 fmt::format("a record takes {} bytes, one with a state {}: {} hold fewer than two",
                             plain, stated, host),
                 "kv-host-gib");
+  }
+  return caps;
+}
+
+Result<step::TierCaps> budget_tiers(const ExecSettings::Tiers& asked, const MemoryBudget& budget,
+                                    const ops::Ops& device, size_t num_devices) {
+  RUDDER_TRY(step::TierCaps caps, tier_caps(asked, budget.kv.groups.size(), budget.kv.block_bytes,
+                                            budget.states.empty() ? 0 : budget.states.bytes));
+  if (caps.empty()) return caps;
+  if (!device.is_host()) {
+    return tl::unexpected<Error>(tiers_unsupported(device.name()).error());
+  }
+  const auto refuse = [](std::string_view what) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("there are no tiers of cached prefixes beside {}", what),
+                "kv-host-gib");
+  };
+  if (num_devices > 1) return refuse("several ranks, stages or replicas");
+  // What guesses keeps rows beside KV that a record has not.
+  if (budget.drafts.guesses && budget.drafts.look_up.max_n == 0) {
+    return refuse("a model that guesses");
   }
   return caps;
 }

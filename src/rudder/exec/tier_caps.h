@@ -2,11 +2,14 @@
 // functions; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/memory_budget.h"
 #include "rudder/exec/settings.h"
+#include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
 
 namespace rudder::exec {
@@ -19,5 +22,10 @@ Result<void> tiers_unsupported(const std::string& device);
 // kInvalidArgument, where = the setting: a folder without bytes, bytes for less than two records.
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
                                  int64_t block_bytes, int64_t state_bytes);
+
+// Of a model with that budget on so many devices, of which `device` is the first: nothing where the
+// settings ask for none. kUnsupported, where = "kv-host-gib": nothing copies records there.
+Result<step::TierCaps> budget_tiers(const ExecSettings::Tiers& asked, const MemoryBudget& budget,
+                                    const ops::Ops& device, size_t num_devices);
 
 }  // namespace rudder::exec

@@ -109,8 +109,8 @@ class Scheduler {
     return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0 ||
            tiers_.wants_plan();
   }
-  // No sequence, no step in flight: every block is free or cached.
-  bool idle() const { return sequences_.empty() && in_flight_.empty(); }
+  // No sequence, no step and no copy in flight: every block is free or cached.
+  bool idle() const { return sequences_.empty() && in_flight_.empty() && tiers_.size() == 0; }
   int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   int32_t iterations_in_flight() const;
 

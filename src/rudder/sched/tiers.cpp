@@ -29,8 +29,8 @@ Tiers::Tiers(const step::Capacity& capacity, const SchedSettings& settings, Bloc
     : capacity_(capacity),
       settings_(settings),
       blocks_(blocks),
-      index_({.plain_places = capacity.tiers.plain_records,
-              .stated_places = capacity.tiers.stated_records,
+      index_({.plain_placements = capacity.tiers.plain_records,
+              .stated_placements = capacity.tiers.stated_records,
               .disk_bytes = capacity.tiers.disk_bytes},
              step::kStatePart),
       has_files_(capacity.tiers.has_disk()) {
@@ -174,8 +174,8 @@ void Tiers::plan(step::StepPlan& plan) {
   for (Copy& erase : erases_) add_copy(plan, std::move(erase));
   erases_.clear();
   for (; !writes_.empty(); writes_.pop_front()) {
-    const int32_t place = writes_.front().place;
-    add_copy(plan, std::move(writes_.front())).record = place;
+    const int32_t placement = writes_.front().placement;
+    add_copy(plan, std::move(writes_.front())).record = placement;
   }
   if (is_paused_) return;
   const int32_t most = std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
@@ -195,9 +195,9 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
   const step::RecordParts parts = parts_of(objects);
   const cache::TierIndex::Found known = index_.find(wanted.key);
   if (parts == known.host || ((known.host | known.disk) & ~parts) != 0) return;
-  const std::optional<int32_t> place = index_.begin_fill(wanted.key, parts);
-  take_lost();  // whoever watches is told before the place has another record
-  if (!place) return;
+  const std::optional<int32_t> placement = index_.begin_fill(wanted.key, parts);
+  take_lost();  // whoever watches is told before the placement has another record
+  if (!placement) return;
   Copy copy = {.move = step::RecordMove::kStore, .key = wanted.key, .parts = parts};
   if (settings_.block_watcher != nullptr) {
     copy.block = cache.describe(wanted.node, 0);
@@ -207,7 +207,7 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
   cache.hold_objects(objects);
   copy.held = objects;
   step::RecordCopy& added = add_copy(plan, std::move(copy));
-  added.record = *place;
+  added.record = *placement;
   added.blocks = std::move(objects.blocks);
   added.state = objects.checkpoint;
   ++num_stores_;
@@ -215,9 +215,9 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
 
 int32_t Tiers::use(const cache::TierKey& key) {
   constexpr size_t kLeastCounted = 1 << 16;
-  const auto places =
+  const auto placements =
       static_cast<size_t>(capacity_.tiers.plain_records + capacity_.tiers.stated_records);
-  if (uses_.size() >= kLeastCounted + 8 * places) uses_.clear();
+  if (uses_.size() >= kLeastCounted + 8 * placements) uses_.clear();
   return ++uses_[key];
 }
 
@@ -285,7 +285,7 @@ void Tiers::end_store(Copy& copy, bool ok) {
   if (!has_files_ || (copy.parts & ~found.disk) == 0) return;
   if (!index_.begin_write(copy.key, capacity_.tiers.bytes_of(copy.parts))) return;
   copy.move = step::RecordMove::kWrite;
-  copy.place = index_.pin(copy.key);
+  copy.placement = index_.pin(copy.key);
   writes_.push_back(copy);
 }
 
@@ -406,9 +406,9 @@ std::vector<cache::NodeObjects> Tiers::held() const {
 Result<void> Tiers::check() const {
   auto in_use = static_cast<int32_t>(writes_.size());
   for (const auto& [id, copy] : copies_) {
-    const bool uses_place =
+    const bool uses_placement =
         copy.move != step::RecordMove::kFetch && copy.move != step::RecordMove::kErase;
-    in_use += uses_place ? 1 : 0;
+    in_use += uses_placement ? 1 : 0;
   }
   return index_.check(in_use);
 }

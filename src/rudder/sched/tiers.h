@@ -89,8 +89,8 @@ class Tiers {
     step::RecordMove move = step::RecordMove::kStore;
     cache::TierKey key;
     step::RecordParts parts = 0;
-    step::RecordId place = step::kNoRecord;  // of a write that waits
-    cache::NodeObjects held = {};            // of a store
+    step::RecordId placement = step::kNoRecord;  // of a write that waits
+    cache::NodeObjects held = {};                // of a store
     cache::CachedBlock block = {};
     std::vector<int32_t> tokens = {};
     Sequence* sequence = nullptr;  // of a load

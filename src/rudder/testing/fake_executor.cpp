@@ -28,8 +28,8 @@ FakeExecutor::FakeExecutor(FakeOptions options)
       block_uses_(static_cast<size_t>(options_.capacity.num_blocks)),
       states_(static_cast<size_t>(options_.capacity.states.count)),
       state_uses_(states_.size()),
-      places_(static_cast<size_t>(options_.capacity.tiers.plain_records +
-                                  options_.capacity.tiers.stated_records)),
+      placements_(static_cast<size_t>(options_.capacity.tiers.plain_records +
+                                      options_.capacity.tiers.stated_records)),
       files_(options_.files != nullptr ? options_.files : std::make_shared<FakeFiles>()),
       taps_(options_.capacity) {
   if (options_.capacity.drafts.guesses) {

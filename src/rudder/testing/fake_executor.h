@@ -279,7 +279,7 @@ class FakeExecutor final : public step::Executor {
   int64_t copies_told_ = 0;                     // by results that were collected
   std::vector<RecordWork> record_work_;         // that is not done
   std::map<int64_t, step::RecordCopy> untold_;  // that no result was collected of
-  std::vector<FakeRecord> places_;              // of host memory
+  std::vector<FakeRecord> placements_;          // of host memory
   std::shared_ptr<FakeFiles> files_;
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;

@@ -94,8 +94,8 @@ step::RecordDone FakeExecutor::run_record(const step::RecordCopy& copy) {
   const bool goes_wrong =
       options_.bad_record_in > 0 && drawn[0] % static_cast<uint32_t>(options_.bad_record_in) == 0;
   step::RecordDone done = {.id = copy.id, .ok = true, .us = 1 + drawn[1] % 200};
-  FakeRecord* const place =
-      copy.record == step::kNoRecord ? nullptr : &places_.at(static_cast<size_t>(copy.record));
+  FakeRecord* const placement =
+      copy.record == step::kNoRecord ? nullptr : &placements_.at(static_cast<size_t>(copy.record));
   switch (copy.move) {
     case step::RecordMove::kStore: {
       FakeRecord record = {.key = copy.key, .parts = copy.parts, .cells = {}, .state = {}};
@@ -106,11 +106,11 @@ step::RecordDone FakeExecutor::run_record(const step::RecordCopy& copy) {
       }
       if (copy.state != step::kNoState) record.state = states_[static_cast<size_t>(copy.state)];
       record.is_bad = goes_wrong;
-      *place = std::move(record);
+      *placement = std::move(record);
       break;
     }
     case step::RecordMove::kLoad:
-      done.ok = take_record(copy, *place);
+      done.ok = take_record(copy, *placement);
       done.is_bad = !done.ok;
       break;
     case step::RecordMove::kFetch: {
@@ -120,9 +120,9 @@ step::RecordDone FakeExecutor::run_record(const step::RecordCopy& copy) {
       break;
     }
     case step::RecordMove::kWrite:  // a full disk; a record whose checksum is wrong is not written
-      done.ok = !goes_wrong && !place->is_bad;
-      done.is_bad = place->is_bad;
-      if (done.ok) files_->records[file_of(copy.key)] = *place;
+      done.ok = !goes_wrong && !placement->is_bad;
+      done.is_bad = placement->is_bad;
+      if (done.ok) files_->records[file_of(copy.key)] = *placement;
       if (done.ok && drawn[2] % 7 == 0) files_->records[file_of(copy.key)].is_bad = goes_wrong;
       break;
     case step::RecordMove::kErase:
