@@ -255,12 +255,9 @@ std::vector<int32_t> turn_ends_of(const ModelFiles& files) {
 }
 
 // What KV computed by this process depends on, besides tokens.
-// `print` is that of the weights, where what is cached may outlive the process.
-std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget,
-                           const std::string& print) {
-  return fmt::format("{}:{}:{}:{}{}{}", files.name, budget.weights.formats,
-                     ops::kv_format_name(budget.dtypes.kv), budget.num_ranks,
-                     print.empty() ? "" : ":", print);
+std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
+  return fmt::format("{}:{}:{}:{}", files.name, budget.weights.formats,
+                     ops::kv_format_name(budget.dtypes.kv), budget.num_ranks);
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,
@@ -444,10 +441,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
-  std::string print;
-  if (!settings.exec.tiers.disk_dir.empty()) {
-    RUDDER_TRY(print, fingerprint(*session.files.checkpoint));
-  }
+  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint));
   RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.
@@ -463,7 +457,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.memory = loaded.memory;
   session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
-  const std::string identity = model_identity(session.files, session.memory, print);
+  const std::string identity = model_identity(session.files, session.memory) + print;
   session.residence = make_residence(form, loaded.resident, identity, settings);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);

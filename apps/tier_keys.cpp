@@ -13,7 +13,9 @@
 
 namespace rudder::apps {
 
-Result<std::string> fingerprint(const weights::Checkpoint& checkpoint) {
+Result<std::string> fingerprint(const SessionSettings& settings,
+                                const weights::Checkpoint& checkpoint) {
+  if (settings.exec.tiers.disk_dir.empty()) return std::string();
   RUDDER_TRY(const std::string config, checkpoint.read_text("config.json"));
   SipHash128 hash({0x7275646465722066, 0x696e6765727072});
   const auto add = [&](std::span<const std::byte> bytes) {
@@ -32,7 +34,7 @@ Result<std::string> fingerprint(const weights::Checkpoint& checkpoint) {
     add(bytes.last(std::min(kSample, bytes.size())));
   }
   const std::array<uint64_t, 2> made = hash.finish();
-  return fmt::format("{:016x}{:016x}", made[1], made[0]);
+  return fmt::format(":{:016x}{:016x}", made[1], made[0]);
 }
 
 Result<std::string> key_secret(const SessionSettings& settings) {

@@ -12,7 +12,9 @@ namespace rudder::apps {
 
 // Of the bytes that a model's weights are: files of cached prefixes outlive a model that is
 // replaced under its name. Samples of every tensor, and all that the configuration says.
-Result<std::string> fingerprint(const weights::Checkpoint& checkpoint);
+// Empty where nothing outlives it.
+Result<std::string> fingerprint(const SessionSettings& settings,
+                                const weights::Checkpoint& checkpoint);
 
 // With files of cached prefixes, keys are equal after a restart: under the secret that the settings
 // give, or the folder's own. Empty: every process draws one.

@@ -173,7 +173,6 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   const bool is_nothing =
       plan->seqs.empty() && plan->copies_before.empty() && plan->record_copies.empty();
   in_flight_.push_back({plan->id, plan->repeat, is_nothing});
-  RUDDER_CHECK(plan->record_copies.empty() || records_ != nullptr, "there are no tiers");
   if (records_ != nullptr) records_->begin(plan->record_copies);
   masks_awaited_ = is_last_stage() ? plan->num_masks() : 0;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));

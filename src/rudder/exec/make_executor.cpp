@@ -195,6 +195,7 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
     one.states.checkpoint_blocks = states.checkpoint_blocks;
   }
   MemoryBudget budget = all.front();
+  RUDDER_TRY(budget.tiers, budget_tiers(division.settings.tiers, budget, devices));
   if (division.stages.size() == 1) return budget;
   for (size_t i = 0; i < division.stages.size(); ++i) {
     budget.stages.push_back(all[i * division.num_ranks]);
@@ -448,8 +449,6 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
                           settings,   limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
-  RUDDER_TRY(models.memory.tiers,
-             budget_tiers(settings.tiers, models.memory, *devices.front(), devices.size()));
   const size_t num_devices = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "rudder/exec/record_format.h"
 
@@ -55,19 +56,19 @@ Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t nu
 }
 
 Result<step::TierCaps> budget_tiers(const ExecSettings::Tiers& asked, const MemoryBudget& budget,
-                                    const ops::Ops& device, size_t num_devices) {
+                                    const std::vector<ops::Ops*>& devices) {
   RUDDER_TRY(step::TierCaps caps, tier_caps(asked, budget.kv.groups.size(), budget.kv.block_bytes,
                                             budget.states.empty() ? 0 : budget.states.bytes));
   if (caps.empty()) return caps;
-  if (!device.is_host()) {
-    return tl::unexpected<Error>(tiers_unsupported(device.name()).error());
+  if (!devices.front()->is_host()) {
+    return tl::unexpected<Error>(tiers_unsupported(devices.front()->name()).error());
   }
   const auto refuse = [](std::string_view what) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("there are no tiers of cached prefixes beside {}", what),
                 "kv-host-gib");
   };
-  if (num_devices > 1) return refuse("several ranks, stages or replicas");
+  if (devices.size() > 1) return refuse("several ranks, stages or replicas");
   // What guesses keeps rows beside KV that a record has not.
   if (budget.drafts.guesses && budget.drafts.look_up.max_n == 0) {
     return refuse("a model that guesses");

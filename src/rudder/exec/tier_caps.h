@@ -2,9 +2,9 @@
 // functions; any thread.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/exec/memory_budget.h"
@@ -23,9 +23,9 @@ Result<void> tiers_unsupported(const std::string& device);
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
                                  int64_t block_bytes, int64_t state_bytes);
 
-// Of a model with that budget on so many devices, of which `device` is the first: nothing where the
-// settings ask for none. kUnsupported, where = "kv-host-gib": nothing copies records there.
+// Of a model with that budget on these devices: nothing where the settings ask for none.
+// kUnsupported, where = "kv-host-gib": nothing copies records there.
 Result<step::TierCaps> budget_tiers(const ExecSettings::Tiers& asked, const MemoryBudget& budget,
-                                    const ops::Ops& device, size_t num_devices);
+                                    const std::vector<ops::Ops*>& devices);
 
 }  // namespace rudder::exec
