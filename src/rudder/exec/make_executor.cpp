@@ -429,11 +429,8 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
-  const Division division{checkpoint, spec,  std::move(stages), ranks_of_stage(devices),
-                          settings,   limits};
-  RUDDER_TRY(MemoryBudget budget, budget_all(division, devices));
-  RUDDER_TRY(budget.tiers, budget_tiers(settings.tiers, budget, *devices.front(), devices.size()));
-  return budget;
+  return budget_all(
+      {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
