@@ -303,8 +303,7 @@ class Loop {
         ++num_added;
         add(i);
       }
-      while (launch()) {
-      }
+      while (launch()) continue;
       if (!in_flight_.empty()) collect();
     }
     result_.stats = scheduler_.stats();
