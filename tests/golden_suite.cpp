@@ -87,10 +87,10 @@ class Model {
       attention.v_scale = upload(scales->v[i]);
     }
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const model::KvGeometry a = model::kv_geometry(spec_.layers[i]);
+      const auto [heads, dim, window, parts] = model::kv_geometry(spec_.layers[i]);
       auto kv = ops::make_kv_layer(
           device_.ops(), kNumSeqs * max_blocks_,
-          {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});
+          {.block_size = kBlockSize, .num_kv_heads = heads, .head_dim = dim, .parts = parts});
       check(kv);
       kv_.push_back(*kv);
       kv_[i] = kv_[model::kv_layer_of(spec_, i)];
@@ -221,12 +221,11 @@ Answers read_answers(const std::string& name) {
 
 namespace {
 bool has_experts(const model::ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
-    return model::experts_of(layer) != nullptr;
-  });
+  return std::ranges::any_of(spec.layers,
+                             [](const auto& layer) { return model::experts_of(layer) != nullptr; });
 }
 
-// Layers that the backend has no kernels of; in fp8, gates of states and experts of odd widths.
+// Layers that the backend has no kernels of; in fp8, gates of states and MLPs of odd widths.
 bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   const auto checkpoint = weights::Checkpoint::open_folder(golden_folder() + "/" + name).value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
@@ -234,8 +233,9 @@ bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   if (!model::check_facets(spec, ops) || (is_fp8 && model::keeps_states(spec))) return true;
   return is_fp8 && std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
            const model::Experts* const experts = model::experts_of(layer);
-           return experts != nullptr &&
-                  (experts->width % 16 != 0 || experts->shared_width % 16 != 0);
+           if (experts != nullptr) return (experts->width | experts->shared_width) % 16 != 0;
+           const auto* const dense = std::get_if<model::GatedMlp>(&layer.mlp);
+           return dense != nullptr && dense->width % 16 != 0;
          });
 }
 

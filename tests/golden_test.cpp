@@ -53,7 +53,9 @@ GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
 // Of families without a trained model yet: random weights show their mathematics, in float32.
 std::vector<std::string> untrained_names() {
   std::vector<std::string> names;
-  for (const char* name : {"bamba", "falcon-h1", "granite-hybrid", "lfm2-moe", "nemotron-h"}) {
+  for (const char* name :
+       {"bamba", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "falcon-h1",
+        "glm4-moe-lite", "granite-hybrid", "mistral4", "nemotron-h"}) {
     names.push_back(std::string("../untrained/") + name);
   }
   return names;

@@ -64,7 +64,7 @@ class Page:
         number = next(self._ids)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
-            message = json.loads(self._socket.recv(timeout=60))
+            message = json.loads(self._socket.recv(timeout=WAIT_TIMEOUT_S))
             if message.get("id") == number:
                 if "error" in message:
                     raise PageError(f"{method}: {message['error']}")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import wait_for
+from conftest import PATIENCE_S, wait_for
 from fake_hub import COMMIT, fake_hub, git_hash
 from hub_home import BIG, NAME, SERVED, Home, big_files, demo_files, home  # noqa: F401
 
@@ -51,11 +51,12 @@ def test_a_killed_pull_goes_on_where_it_was(home):
 
 def test_ctrl_c_ends_the_download_of_a_server(home):
     home.hub.add(NAME, big_files())
-    home.hub.fault(".", host="storage", times=99, delay_s=0.2)
+    home.hub.fault(".", host="storage", times=99, delay_s=30)  # a MiB: it does not end by itself
     server = home.start("serve", NAME, "--port", "0")
     wait_for(lambda: home.hub.requests(".", "storage"), "the download")
     server.send_signal(signal.SIGINT)
-    assert server.wait(10) == -signal.SIGINT
+    server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == -signal.SIGINT
     assert not home.snapshots()
 
 

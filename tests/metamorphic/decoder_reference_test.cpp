@@ -42,7 +42,8 @@ class DecoderReference : public ::testing::Test {
     for (const model::LayerSpec& layer : spec.layers) {
       const model::KvGeometry g = model::kv_geometry(layer);
       kv.push_back(
-          ops::make_kv_layer(*ops_, 3, {.num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim})
+          ops::make_kv_layer(
+              *ops_, 3, {.num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim, .parts = g.parts})
               .value());
     }
     for (size_t i = 0; i < kv.size(); ++i) kv[i] = kv[model::kv_layer_of(spec, i)];
@@ -461,9 +462,13 @@ INSTANTIATE_TEST_SUITE_P(ByLayer, DecoderReferenceArchs, ::testing::Values(TinyA
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kDelta, TinyArch::kSpaces), arch_name);
+INSTANTIATE_TEST_SUITE_P(Latent, DecoderReferenceArchs,
+                         ::testing::Values(TinyArch::kLatent, TinyArch::kHyper), arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums,
+                                           TinyArch::kHyper),
+                         arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

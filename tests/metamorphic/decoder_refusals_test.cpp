@@ -33,32 +33,57 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
     EXPECT_EQ(decoder.error().where, where);
     EXPECT_EQ(decoder.error().message, message);
   };
-  model::ModelSpec mixed = testing::tiny_spec(TinyArch::kTwoStreams);
   WithoutStreamOps other;
-  for (const model::ModelSpec& spec : {mixed, testing::tiny_spec(TinyArch::kBlockSums)}) {
-    expect_refused(spec, other, "residual",
+  for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper}) {
+    expect_refused(testing::tiny_spec(arch), other, "residual",
                    "the backend cpu-reference has no residual of several streams");
   }
-  std::get<model::MixedStreams>(mixed.residual).numbers = model::MixedStreams::Numbers::kPerToken;
-  const auto whole = cpu::make_reference_ops();
-  expect_refused(mixed, *whole, "residual.numbers",
-                 "mixed streams whose numbers depend on the token have no pass yet");
 }
 
 // As a GPU is today.
-class WithoutExpertScales final : public testing::PassingOps {
+class WithoutLatentOps final : public testing::PassingOps {
  public:
-  WithoutExpertScales() : PassingOps(cpu::make_reference_ops()) {}
-  bool scales_experts() const override { return false; }
+  WithoutLatentOps() : PassingOps(cpu::make_reference_ops()) {}
+  ops::LatentOps* latent_ops() override { return nullptr; }
 };
 
-TEST(DecoderRefusals, ScalesOfExpertsAreRefusedByTheirKey) {
-  WithoutExpertScales ops;
-  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kByLayer), ops);
+TEST(DecoderRefusals, LatentAttentionIsRefusedByItsKey) {
+  WithoutLatentOps ops;
+  const auto refused = model::check_facets(testing::tiny_spec(TinyArch::kLatent), ops);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().where, "router.per_expert_scale");
-  EXPECT_TRUE(model::check_facets(testing::tiny_spec(TinyArch::kExperts), ops));
+  EXPECT_EQ(refused.error().where, "kv_lora_rank");
+  EXPECT_EQ(refused.error().message,
+            "the backend cpu-reference has no kernels of latent attention");
+  EXPECT_TRUE(
+      model::check_facets(testing::tiny_spec(TinyArch::kLatent), *cpu::make_reference_ops()));
+}
+
+// Ops with a state that take no more than some sizes.
+class WithStateLimits final : public testing::PassingOps {
+ public:
+  explicit WithStateLimits(const ops::StateLimits& limits)
+      : PassingOps(cpu::make_reference_ops()), limits_(limits) {}
+  ops::StateLimits state_limits() const override { return limits_; }
+
+ private:
+  const ops::StateLimits limits_;
+};
+
+TEST(DecoderRefusals, LongFiltersAndStatesAreRefused) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kDelta);
+  const auto mixer = std::get<model::GatedDelta>(spec.layers[0].mixer);
+  const ops::StateLimits own{.filter = mixer.conv_length, .key_dim = mixer.key_dim};
+  WithStateLimits enough(own);
+  EXPECT_TRUE(model::check_facets(spec, enough));
+  for (const ops::StateLimits& limits :
+       {ops::StateLimits{own.filter - 1, own.key_dim}, {own.filter, own.key_dim - 1}}) {
+    WithStateLimits ops(limits);
+    const auto refused = model::check_facets(spec, ops);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(refused.error().where, "layer_types");
+  }
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ class DecoderCalls : public ::testing::Test {
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::KvGeometry a = model::kv_geometry(layer);
       kv_.push_back(
-          ops::make_kv_layer(*ops_, 2, {.num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim})
+          ops::make_kv_layer(
+              *ops_, 2, {.num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim, .parts = a.parts})
               .value());
     }
     decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,

@@ -170,8 +170,8 @@ class DeviceHashingOps final : public testing::PassingOps {
 
   void residual_norm(const ops::ResidualNormArgs& args) override {
     PassingOps::residual_norm(args);
-    // What nothing reads is a sum of the rank's own shares (Parallel), not yet the residual.
-    if (!args.out.empty()) add(args.x);
+    // What nothing reads and no rank adds to is a sum of own shares (Parallel), not the residual.
+    if (!args.out.empty() || args.sums_ranks) add(args.x);
   }
   void sample(const ops::SampleArgs& args) override {
     add(args.logits);

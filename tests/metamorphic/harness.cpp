@@ -52,10 +52,10 @@ std::vector<size_t> all_backends() {
 }
 
 std::vector<testing::TinyArch> all_archs() {
-  std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
-                                     std::end(testing::kTinyArchs));
   using enum testing::TinyArch;
-  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer});
+  std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
+  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer,
+                         kHyper, kLatent});
   return all;
 }
 

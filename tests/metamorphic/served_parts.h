@@ -14,11 +14,14 @@ namespace rudder::metamorphic {
 inline void use_served_parts(model::ModelSpec& spec) {
   constexpr int32_t kNarrow = 64;
   constexpr int32_t kWide = 512;
-  const auto head_dim_of = [](const model::LayerSpec& layer) {
-    return model::attention_of(layer)->head_dim;
-  };
-  const int32_t least = head_dim_of(*std::ranges::min_element(spec.layers, {}, head_dim_of));
+  int32_t least = kWide;
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (const model::Attention* const attention = model::attention_of(layer)) {
+      least = std::min(least, attention->head_dim);
+    }
+  }
   for (model::LayerSpec& layer : spec.layers) {
+    if (model::attention_of(layer) == nullptr) continue;
     model::Attention& attention = *model::attention_of(layer);
     attention.head_dim = attention.head_dim > least ? kWide : kNarrow;
     attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));

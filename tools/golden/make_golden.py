@@ -17,7 +17,7 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mistral4ForCausalLM
 
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
@@ -152,6 +152,8 @@ def to_old_style(path, family):
 
 
 def loader_of(family):
+    if family == "mistral4":  # it is published inside models of images alone
+        return Mistral4ForCausalLM
     return AutoModelForImageTextToText if family in WITH_IMAGES else AutoModelForCausalLM
 
 

@@ -12,8 +12,8 @@ weights multiplied out to float32, config.json, tokenizer. `file` prints where t
                  "answers": [{"prompt", "tokens"}]}, "bfloat16": ...}
 
 `logprobs` are those of `prompt_logprobs`, `rows` is what the head reads, "answers" are greedy. transformers computes the texts
-in float64, with angles in float64, and as it does by itself: float32, and bfloat16 for what a server computed so. It prints as
-JSON, of each precision:
+in float64, with angles in float64, and as it does by itself: float32, and bfloat16 for what a server computed so; what it computed
+stays beside the weights for the next comparison. It prints as JSON, of each precision:
 
     ids       whether they are the tokenizer's
     ours      of each text, the largest and the mean difference of a log-probability from float64
@@ -27,6 +27,7 @@ JSON, of each precision:
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -38,6 +39,7 @@ os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+import transformers  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402
 
 CHUNK = 128  # rows of logits at a time
@@ -133,7 +135,18 @@ def exact_states(folder, texts):
     with exactly(model):
         states = states_of(model, texts)
     assert all(of.dtype == torch.float64 for of in states)
-    return states, model.lm_head.weight
+    return states
+
+
+def remembered(folder, name, asked, make):
+    """What `make` computes of `asked`, once for all comparisons with the folder: a file beside the weights, named by what was asked."""
+    digest = hashlib.sha256(json.dumps([asked, transformers.__version__, torch.__version__]).encode()).hexdigest()[:16]
+    file = folder / f"{name}.{digest}.pt"
+    if not file.exists():
+        part = file.with_suffix(f".{os.getpid()}")
+        torch.save(make(), part)
+        part.rename(file)
+    return torch.load(file)
 
 
 def logprobs_of(states, head):
@@ -165,9 +178,12 @@ def compare(folder, said):
     # As the file says: of a Unigram of Gemma's, transformers 5.17's own class makes a BPE without merges when it reads it back.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     texts = next(iter(said.values()))["texts"]
-    exact, exact_head = exact_states(folder, texts)
+    ids = [text["ids"] for text in texts]
+    exact = remembered(folder, "float64", ids, lambda: exact_states(folder, texts))
     model = load(folder, torch.float32)
-    states, wide = states_of(model, texts), model.lm_head.weight
+    states = remembered(folder, "float32", ids, lambda: states_of(model, texts))
+    wide = model.lm_head.weight
+    exact_head = wide.double()
     found = {}
     for precision, of in said.items():
         dtype = getattr(torch, precision)
@@ -189,7 +205,13 @@ def compare(folder, said):
                 kls["kl_theirs"].append(divergences(logprobs, low[n][part], head, dtype))
             ends.append(len(kls["kl"]))
         answers = of["answers"]
-        same = sum(continued(model, a["prompt"], len(a["tokens"])) == a["tokens"] for a in answers)
+        greedy = remembered(
+            folder,
+            "greedy",
+            [[a["prompt"], len(a["tokens"])] for a in answers],
+            lambda: [continued(model, a["prompt"], len(a["tokens"])) for a in answers],
+        )
+        same = sum(ours["tokens"] == theirs for ours, theirs in zip(answers, greedy))
         found[precision] = {
             "ids": same_ids,
             "ours": [[one[0].max().item(), one[0].mean().item()] for one in apart],

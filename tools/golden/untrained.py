@@ -4,7 +4,7 @@
 
     untrained.py OUT_DIR CASE ...
 
-A case is one of hybrid_cases.py. Its mathematics show; in less than float32 nothing would (README.md).
+A case is one of hybrid_cases.py or latent_cases.py. Its mathematics show; in less than float32 nothing would (README.md).
 """
 
 import json
@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig
 
 from hybrid_cases import HYBRIDS
+from latent_cases import LATENTS
 from make_golden import forward, gaps_of, greedy, initialise, load, loader_of, store, versions
 
 NUM_GREEDY = 40
@@ -25,7 +26,8 @@ def make(case, out):
     folder = out / case.name
     folder.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.for_model(case.family, **json.loads(json.dumps(case.config)))
-    model = loader_of(case.family).from_config(config, dtype=torch.float32)
+    loader = loader_of(case.family)
+    model = loader.from_config(config, dtype=torch.float32) if hasattr(loader, "from_config") else loader(config).float()
     initialise(model, case, SEED)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -42,7 +44,7 @@ def main():
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
-    for case in HYBRIDS:
+    for case in HYBRIDS + LATENTS:
         if case.name in sys.argv[2:]:
             make(case, pathlib.Path(sys.argv[1]))
 

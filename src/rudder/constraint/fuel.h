@@ -20,7 +20,7 @@ class Fuel {
   // none takes two seconds.
   static constexpr int64_t kWork = 110'000'000;
   // Of what is counted; with what the allocator adds, and copies for a moment, 64 MiB at the most.
-  static constexpr int64_t kBytes = int64_t{52} << 20;
+  static constexpr int64_t kBytes = int64_t{48} << 20;
   // Of what is translated on a thread that other requests wait for, in all for one request.
   static constexpr int64_t kRequestWork = kWork / 8;
 

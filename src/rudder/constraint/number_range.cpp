@@ -78,6 +78,15 @@ Node whole_range(RuleSet& rules, const std::string& low, const std::string& high
   return rules.choice(ways);
 }
 
+// At most so many digits, at least one of which is not zero.
+Node some_fraction(RuleSet& rules, size_t most) {
+  if (most == 0) return rules.nothing();
+  const Node here = rules.sequence({one_digit(rules, '1', '9'), any_digits(rules, 0, most - 1)});
+  if (most == 1) return here;
+  return rules.choice(
+      {here, rules.sequence({one_digit(rules, '0', '0'), some_fraction(rules, most - 1)})});
+}
+
 // A bound of one side of zero, by its size.
 struct Size {
   std::string whole = "0";
@@ -97,12 +106,12 @@ Size size_of(const NumberBound& bound) {
 // bound is there whatever its length.
 class Fractions {
  public:
-  Fractions(RuleSet& rules, const std::string& whole, size_t max_fraction)
+  Fractions(RuleSet& rules, const std::string& whole, const NumberForm& form)
       : rules_(rules),
         behind_zero_(whole == "0"),
         significant_(behind_zero_ ? kExactDigits
                                   : kExactDigits - std::min(whole.size(), kExactDigits)),
-        max_fraction_(max_fraction) {}
+        form_(form) {}
 
   Node between(const Size& low, const Size& high) {
     return with_point(
@@ -135,41 +144,57 @@ class Fractions {
 
   // `none`: there may be no fraction.
   Node with_point(const Edge& low, const Edge& high, bool none) {
-    std::vector<Node> ways = {rules_.sequence({rules_.literal("."), rest(low, high, 0, 0)})};
-    if (none) ways.push_back(rules_.empty());
+    std::vector<Node> ways = {
+        rules_.sequence({rules_.literal("."), rest(low, high, {.may_end = form_.has_whole})})};
+    if (none && form_.has_whole) ways.push_back(rules_.empty());
     return rules_.choice(ways);
   }
-  size_t left(size_t used, size_t zeros) const {
-    return std::min(significant_ + zeros, max_fraction_) - used;
+  // Of the digits before.
+  struct Before {
+    size_t used = 0;
+    size_t zeros = 0;      // that do not count
+    bool may_end = false;  // one of them is not zero, or need not be
+
+    Before and_one(char digit, bool is_first_zero) const {
+      return {used + 1, zeros + (is_first_zero ? 1 : 0), may_end || digit != '0'};
+    }
+  };
+  size_t left(const Before& before) const {
+    return std::min(significant_ + before.zeros, form_.max_fraction) - before.used;
   }
-  Node rest(const Edge& low, const Edge& high, size_t used, size_t zeros);
+  Node rest(const Edge& low, const Edge& high, const Before& before);
+  // Any digits, of which the number may end behind `min`.
+  Node free(const Before& before, size_t min, size_t most) {
+    return before.may_end ? any_digits(rules_, min, most) : some_fraction(rules_, most);
+  }
 
   RuleSet& rules_;
   const bool behind_zero_;
   const size_t significant_;
-  const size_t max_fraction_;
+  const NumberForm form_;
 };
 
-// `zeros`: of the digits before that do not count. At least one digit comes when `used` is 0.
-Node Fractions::rest(const Edge& low, const Edge& high, size_t used, size_t zeros) {
+// At least one digit comes where none was before.
+Node Fractions::rest(const Edge& low, const Edge& high, const Before& before) {
+  const size_t used = before.used;
   std::vector<Node> ways;
   if (rules_.fuel().out()) return rules_.nothing();
   // May the number end here? Then it is the bounds' digits so far.
   const bool low_ends = !low.tight || (low.digits.empty() && low.included);
   const bool high_ends = !high.tight || !high.digits.empty() || high.included;
-  if (used > 0 && low_ends && high_ends) ways.push_back(rules_.empty());
-  const size_t left = this->left(used, zeros);
+  if (used > 0 && before.may_end && low_ends && high_ends) ways.push_back(rules_.empty());
+  const size_t left = this->left(before);
   if (left == 0) {
     for (const Edge* bound : {&low, &high}) {
       if (!bound->tight || !bound->included || bound->digits.empty()) continue;
-      if (used + bound->digits.size() <= max_fraction_) {
+      if (used + bound->digits.size() <= form_.max_fraction) {
         ways.push_back(rules_.literal(bound->digits));
       }
     }
     return rules_.choice(ways);
   }
   if (!low.tight && !high.tight) {
-    ways.push_back(any_digits(rules_, used == 0 ? 1 : 0, left));
+    ways.push_back(free(before, used == 0 ? 1 : 0, left));
     return rules_.choice(ways);
   }
   char first = low.first('0');
@@ -178,10 +203,9 @@ Node Fractions::rest(const Edge& low, const Edge& high, size_t used, size_t zero
   const bool has_digits =
       (low.tight && !low.digits.empty()) || (high.tight && !high.digits.empty());
   const auto step = [&](char digit, bool low_stays, bool high_stays) {
-    const bool is_first_zero = behind_zero_ && zeros == used && digit == '0' && has_digits;
-    const size_t more_zeros = is_first_zero ? 1 : 0;
+    const bool is_first_zero = behind_zero_ && before.zeros == used && digit == '0' && has_digits;
     const Node next =
-        rest(low.behind(low_stays), high.behind(high_stays), used + 1, zeros + more_zeros);
+        rest(low.behind(low_stays), high.behind(high_stays), before.and_one(digit, is_first_zero));
     ways.push_back(
         rules_.sequence({one_digit(rules_, digit, digit), share_some(rules_, next, used + 1)}));
   };
@@ -191,6 +215,11 @@ Node Fractions::rest(const Edge& low, const Edge& high, size_t used, size_t zero
   }
   if (low.tight) step(first++, true, false);
   if (high.tight) step(last--, false, true);
+  if (first == '0' && first <= last && !before.may_end) {
+    const Node more = some_fraction(rules_, left - 1);
+    ways.push_back(rules_.sequence({one_digit(rules_, first, first), more}));
+    ++first;
+  }
   if (first <= last) {
     ways.push_back(
         rules_.sequence({one_digit(rules_, first, last), any_digits(rules_, 0, left - 1)}));
@@ -203,17 +232,22 @@ bool whole_less(const std::string& a, const std::string& b) {
 }
 
 // Whole parts from one to the other, each with any fraction of so many digits.
-Node with_fractions(RuleSet& rules, const std::string& from, const std::string& to,
-                    size_t fraction) {
+Node with_fractions(RuleSet& rules, const std::string& from, const std::string& to, size_t fraction,
+                    const NumberForm& form) {
+  fraction = std::min(fraction, form.max_fraction);
+  if (!form.has_whole && fraction == 0) return rules.nothing();
   const Node whole = whole_range(rules, from, to);
+  if (!form.has_whole) {
+    return rules.sequence({whole, rules.literal("."), some_fraction(rules, fraction)});
+  }
   if (fraction == 0) return whole;
   const Node some = rules.sequence({rules.literal("."), any_digits(rules, 1, fraction)});
   return rules.sequence({whole, rules.optional(some)});
 }
 
 // The whole parts between those of the bounds: long ones have short fractions.
-void add_inside(RuleSet& rules, const std::string& from, const std::string& to, size_t max_fraction,
-                std::vector<Node>& ways) {
+void add_inside(RuleSet& rules, const std::string& from, const std::string& to,
+                const NumberForm& form, std::vector<Node>& ways) {
   constexpr size_t kShort = 8;
   constexpr size_t kLong = kExactDigits - 1;
   const size_t exact = kExactDigits - std::min(to.size(), kLong);
@@ -225,28 +259,31 @@ void add_inside(RuleSet& rules, const std::string& from, const std::string& to, 
     const size_t fraction = digits > kLong && last.size() > kLong
                                 ? 0
                                 : std::max(exact, kExactDigits - std::min(digits, kLong));
-    ways.push_back(with_fractions(rules, at, last, std::min(fraction, max_fraction)));
+    ways.push_back(with_fractions(rules, at, last, fraction, form));
     at = "1" + std::string(last.size(), '0');
   }
 }
 
 // Numbers without a sign from low to high.
-Node size_range(RuleSet& rules, const Size& low, const Size& high, size_t max_fraction) {
-  Fractions at_low(rules, low.whole, max_fraction);
+Node size_range(RuleSet& rules, const Size& low, const Size& high, const NumberForm& form) {
+  Fractions at_low(rules, low.whole, form);
   if (!high.open && low.whole == high.whole) {
     return rules.sequence({rules.literal(low.whole), at_low.between(low, high)});
   }
   if (!high.open && whole_less(high.whole, low.whole)) return rules.nothing();
   std::vector<Node> ways = {rules.sequence({rules.literal(low.whole), at_low.from(low)})};
   const std::string from = Decimal::read(low.whole)->plus_one().whole_digits();
-  if (high.open) {
+  if (high.open && form.has_whole) {
     const size_t fraction = kExactDigits - std::min(low.whole.size(), kExactDigits);
-    ways.push_back(with_fractions(rules, from, "", std::min(fraction, max_fraction)));
+    ways.push_back(with_fractions(rules, from, "", fraction, form));
     return rules.choice(ways);
   }
-  const std::string to = Decimal::read(high.whole)->minus_one().whole_digits();
-  if (!whole_less(to, from)) add_inside(rules, from, to, max_fraction, ways);
-  Fractions at_high(rules, high.whole, max_fraction);
+  // Beyond, a fraction has no digit that a double tells.
+  const std::string to = high.open ? std::string(kExactDigits - 1, '9')
+                                   : Decimal::read(high.whole)->minus_one().whole_digits();
+  if (!whole_less(to, from)) add_inside(rules, from, to, form, ways);
+  if (high.open) return rules.choice(ways);
+  Fractions at_high(rules, high.whole, form);
   ways.push_back(rules.sequence({rules.literal(high.whole), at_high.to(high)}));
   return rules.choice(ways);
 }
@@ -274,7 +311,7 @@ Node integer_range(RuleSet& rules, const std::optional<Decimal>& min,
 }
 
 Node number_range(RuleSet& rules, const std::optional<NumberBound>& min,
-                  const std::optional<NumberBound>& max, size_t max_fraction) {
+                  const std::optional<NumberBound>& max, NumberForm form) {
   std::vector<Node> ways;
   const Decimal zero;
   Size open;
@@ -282,7 +319,7 @@ Node number_range(RuleSet& rules, const std::optional<NumberBound>& min,
   // Zero and above.
   if (!max || max->value > zero || (max->value == zero && !max->exclusive)) {
     const Size low = min && min->value >= zero ? size_of(*min) : Size();
-    ways.push_back(size_range(rules, low, max ? size_of(*max) : open, max_fraction));
+    ways.push_back(size_range(rules, low, max ? size_of(*max) : open, form));
   }
   // Below zero: sizes from that of max to that of min.
   if (!min || min->value < zero) {
@@ -290,8 +327,7 @@ Node number_range(RuleSet& rules, const std::optional<NumberBound>& min,
     low.exclusive = true;
     if (max && max->value < zero) low = size_of(*max);
     const Size high = min ? size_of(*min) : open;
-    ways.push_back(
-        rules.sequence({rules.literal("-"), size_range(rules, low, high, max_fraction)}));
+    ways.push_back(rules.sequence({rules.literal("-"), size_range(rules, low, high, form)}));
   }
   return rules.choice(ways);
 }

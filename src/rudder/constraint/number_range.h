@@ -44,10 +44,14 @@ std::optional<bool> is_multiple(const Decimal& number, const Decimal& divisor);
 
 // Decimal numbers without exponent. At most 15 digits, so that a double that is read from the text
 // stands to the bounds as the text does; more where they are whole, and where they are an inclusive
-// bound. `max_fraction`: digits behind the point.
+// bound.
 constexpr size_t kExactDigits = 15;
+struct NumberForm {
+  size_t max_fraction = SIZE_MAX;  // digits behind the point
+  bool has_whole = true;           // whole numbers are among them
+};
 RuleSet::Node number_range(RuleSet& rules, const std::optional<NumberBound>& min,
-                           const std::optional<NumberBound>& max, size_t max_fraction = SIZE_MAX);
+                           const std::optional<NumberBound>& max, NumberForm form = {});
 
 // Of number_range.cpp, for multiples.
 RuleSet::Node one_digit(RuleSet& rules, char first, char last);

@@ -90,7 +90,7 @@ RuleSet::Node* RuleSet::known(const Data& data) {
 }
 
 RuleSet::Node RuleSet::push(Data data) {
-  constexpr int64_t kWorkOfKnown = 16;
+  constexpr int64_t kWorkOfKnown = 32;  // looked up where nothing of it is in a cache
   Node* const entry = known(data);
   if (entry != nullptr && *entry != kNothing) {
     fuel_.burn(kWorkOfKnown + std::ssize(data.parts));
@@ -363,10 +363,7 @@ tl::unexpected<Error> RuleSet::nothing_valid() const {
   if (!narrowed_) {
     return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
   }
-  return fail(ErrorCode::kInvalidArgument,
-              "is not supported here: of what it refuses, a grammar can say a part alone, and "
-              "nothing valid is left beside it",
-              *narrowed_);
+  return tl::unexpected(*narrowed_);
 }
 
 Result<std::string> RuleSet::to_ebnf(Node start) const {

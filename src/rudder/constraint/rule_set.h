@@ -114,9 +114,15 @@ class RuleSet {
   const Dispatch& dispatch_of(int32_t index) const {
     return dispatches_[static_cast<size_t>(index)];
   }
-  // From here on the rules accept less than was asked for at `where`, all of which no grammar says.
-  void narrow(std::string where) {
-    if (!narrowed_) narrowed_ = std::move(where);
+  // From here on the rules accept less than was asked for at `where`, all of which no grammar says,
+  // or of which they write no text (`why`).
+  static constexpr const char* kPartAlone =
+      "is not supported here: of what it refuses, a grammar can say a part alone, and "
+      "nothing valid is left beside it";
+  static constexpr const char* kTooManyDigits =
+      "is not supported here: what may be valid has more digits than numbers are written with";
+  void narrow(std::string where, const char* why = kPartAlone) {
+    if (!narrowed_) narrowed_ = Error{ErrorCode::kInvalidArgument, why, std::move(where)};
   }
   // Why rules without any text are refused. kInvalidArgument.
   tl::unexpected<Error> nothing_valid() const;
@@ -141,7 +147,7 @@ class RuleSet {
   std::vector<Terminal> terminals_;
   std::vector<TokenSet> tokens_;
   std::vector<Dispatch> dispatches_;
-  std::optional<std::string> narrowed_;  // where, first
+  std::optional<Error> narrowed_;  // first
 };
 
 }  // namespace rudder::constraint

@@ -224,13 +224,14 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
   const bool any = std::any_of(refused.begin(), refused.end(), [&](const json::value& value) {
     return value_has_type(value, type);
   });
-  if (any && type != "integer") {
+  const bool is_container = type == "object" || type == "array";
+  if (any && is_container) {
     return bad(fmt::format("of values of the type '{}' is not supported", type),
                path_to(path, "not"));
   }
   if (type == "object") return build_object(schema, path);
   if (type == "array") return build_array(schema, path);
-  return build_number(schema, path, type == "integer");
+  return build_number(type, schema, refused, path);
 }
 
 // What all of them accept. One alone is built where it stands.

@@ -12,7 +12,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rudder/base/decimal.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/rule_set.h"
@@ -81,10 +80,9 @@ class SchemaBuilder {
   Result<Node> build_string(const boost::json::object& schema, const boost::json::array& refused,
                             const std::string& path);
   Result<Node> strings(const StringForm& form, const std::string& path);
-  Result<Node> build_number(const boost::json::object& schema, const std::string& path,
-                            bool integer);
-  Node integers_other_than(std::optional<Decimal> low, const std::optional<Decimal>& high,
-                           const boost::json::array& refused);
+  // `type`: "number", or one of its parts.
+  Result<Node> build_number(std::string_view type, const boost::json::object& schema,
+                            const boost::json::array& refused, const std::string& path);
 
   // Objects and arrays.
   struct Property {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/string_formats.h"
@@ -63,6 +64,11 @@ class Complementer {
   std::optional<Error> lost_;  // the first keyword that cannot be said
 };
 
+Error cannot_say(const std::string& path) {
+  return {ErrorCode::kInvalidArgument,
+          "is not supported here: what it refuses cannot be said as a grammar", path};
+}
+
 json::object all_of_two(json::value a, json::value b) {
   json::array both;
   both.reserve(2);
@@ -95,7 +101,8 @@ json::value Complementer::copy_of(const json::value& value) {
 }
 
 void Complementer::add_way(json::object way) {
-  constexpr int64_t kWay = 400;  // an object of two fields, with what they are called
+  // An object of two fields, with what they are called, and what the lists around it keep free.
+  constexpr int64_t kWay = 560;
   if (spend(kWay)) out_.ways.emplace_back(std::move(way));
 }
 
@@ -225,8 +232,7 @@ Result<void> Complementer::of_additional(const json::object& schema, const std::
   if (operand == json::value(true)) return {};
   const json::value* own = schema.if_contains("properties");
   if (!fields_.all || schema.contains("patternProperties")) {
-    lose({ErrorCode::kInvalidArgument,
-          "is not supported here: what it refuses cannot be said as a grammar", path});
+    lose(cannot_say(path));
   }
   if (schema.contains("patternProperties")) return {};
   RUDDER_TRY(auto one, of_other(operand, path, depth, {}));
@@ -267,12 +273,15 @@ Result<void> Complementer::of_keyword(std::string_view key, const json::value& o
     if (one) add_way({{"type", "array"}, {"items", std::move(*one)}});
   } else if (key == "properties") {
     return of_fields(operand, path, depth);
+  } else if (key == "multipleOf" && decimal_of(operand)->is_whole()) {
+    // No multiple has a fraction; of whole numbers that are none, only those of 1 are known.
+    add_way({{"type", kFraction}});
+    if (*decimal_of(operand) != Decimal(1)) lose(cannot_say(path));
   } else if (key == "allOf" || key == "anyOf" || key == "oneOf" || key == kNoneOf ||
              key == kConditions) {
     return of_parts(key, operand, path, depth);
   } else if (!of_bound(key, operand) && !of_string(key, operand)) {
-    lose({ErrorCode::kInvalidArgument,
-          "is not supported here: what it refuses cannot be said as a grammar", path});
+    lose(cannot_say(path));
   }
   return {};
 }
@@ -305,12 +314,15 @@ Result<Complement> Complementer::of(const json::value& schema, const std::string
 json::array other_types(const json::value& type) {
   const json::array named = type.is_array() ? type.get_array() : json::array({type});
   json::array others;
-  for (const char* one : {"object", "array", "string", "number", "boolean", "null"}) {
-    const bool is_named = std::any_of(named.begin(), named.end(), [&](const json::value& name) {
-      return name == one || (name == "integer" && one == std::string_view("number"));
-    });
-    if (!is_named) others.emplace_back(one);
+  for (const std::string_view one : {"object", "array", "string", "boolean", "null", "number"}) {
+    if (!lists_value(named, json::string(one))) others.emplace_back(one);
   }
+  const bool has_whole = lists_value(named, "integer");
+  const bool has_others = lists_value(named, json::string(kFraction));
+  if (!lists_value(others, "number") || (!has_whole && !has_others)) return others;
+  others.pop_back();  // "number", of which one half is left, or none
+  if (!has_whole) others.emplace_back("integer");
+  if (!has_others) others.emplace_back(kFraction);
   return others;
 }
 

@@ -37,7 +37,7 @@ Result<Complement> complement(Fuel& fuel, const SchemaDocument& document,
                               const boost::json::value& schema, const std::string& path,
                               const KnownFields& fields = {});
 
-// The types that an operand of `type` does not name; "number" is named with "integer".
+// The types that an operand of `type` does not name. Of "number" the half that is not named.
 boost::json::array other_types(const boost::json::value& type);
 
 }  // namespace rudder::constraint

@@ -159,6 +159,7 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
       if (!other) return overlapping(i, k, list_path);
       Complement taken = ways_of_option(fuel, document_, options[i], *other);
       if (taken.ways.empty() && !other->exact) return overlapping(i, k, list_path);
+      if (!other->exact) rules_.narrow(list_path);
       together.push_back(std::move(taken).any());
       if (!held.add(json_bytes(together.back()))) return tl::unexpected(fuel.error());
     }

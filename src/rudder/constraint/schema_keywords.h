@@ -33,6 +33,9 @@ constexpr std::string_view kShapes = "#shapes";
 constexpr std::string_view kContained = "#contained";
 // In strings and numbers by which the items of a list differ.
 constexpr std::string_view kUnique = "#unique";
+// A name of `type` in the normal form alone: numbers that are not whole. What is no integer is of
+// this type, or no number.
+constexpr std::string_view kFraction = "#fraction";
 
 // Names that are not in the table are annotations.
 KeywordInfo keyword_info(std::string_view name);

@@ -58,6 +58,10 @@ json::array shapes_in(const json::object& schema) {
   return {json::value(std::move(shape))};
 }
 
+bool is_part_of_numbers(const json::value& type) {
+  return type == "integer" || type == json::value(kFraction);
+}
+
 class Merger {
  public:
   Merger(Fuel& fuel, const json::object& a, const json::object& b, const std::string& path)
@@ -338,9 +342,8 @@ json::array common_types(const json::value& a, const json::value& b) {
   };
   for (const json::value& x : left) {
     for (const json::value& y : right) {
-      const bool numbers = (x == "integer" && y == "number") || (x == "number" && y == "integer");
-      if (x == y) keep(x);
-      if (numbers) keep("integer");
+      if (x == y || (y == "number" && is_part_of_numbers(x))) keep(x);
+      if (x == "number" && is_part_of_numbers(y)) keep(y);
     }
   }
   return common;
@@ -358,8 +361,8 @@ bool listed_values(const json::object& schema, json::array* out) {
 }
 
 int64_t json_bytes(const json::value& value) {
-  constexpr int64_t kValue = 80;   // with its key, and its share of what it is in
-  constexpr int64_t kObject = 64;  // that has fields
+  constexpr int64_t kValue = 96;    // with its key, and its share of what it is in
+  constexpr int64_t kObject = 112;  // that has fields, with room for more of them
   int64_t bytes = kValue;
   if (const json::string* text = value.if_string()) return bytes + std::ssize(*text);
   if (const json::array* list = value.if_array()) {

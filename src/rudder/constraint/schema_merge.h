@@ -21,7 +21,7 @@ bool same_value(const boost::json::value& a, const boost::json::value& b);
 // Whether the list has the value.
 bool lists_value(const boost::json::array& list, const boost::json::value& value);
 
-// Of two operands of `type`. "integer" is part of "number".
+// Of two operands of `type`. "integer" and kFraction are the parts of "number".
 boost::json::array common_types(const boost::json::value& a, const boost::json::value& b);
 
 // The values that a const or an enum leaves; false when there is neither.

@@ -41,7 +41,7 @@ bool value_has_type(const json::value& value, std::string_view type) {
   if (type == "null") return value.is_null();
   if (!is_number(value) || type == "number") return is_number(value);
   const std::optional<Decimal> number = decimal_of(value);
-  return number && number->is_whole();
+  return number && number->is_whole() == (type == "integer");
 }
 
 std::vector<std::string> types_of(const json::object& schema) {
@@ -55,9 +55,10 @@ std::vector<std::string> types_of(const json::object& schema) {
   }
   const json::value* nullable = schema.if_contains("nullable");
   if (nullable != nullptr && nullable->get_bool()) types.emplace_back("null");
-  // An integer is a number too.
+  // An integer is a number too, and so is what is none.
   if (std::find(types.begin(), types.end(), "number") != types.end()) {
     std::erase(types, "integer");
+    std::erase(types, kFraction);
   }
   return types;
 }

@@ -62,6 +62,57 @@ void add_patterns(const json::object& schema, std::string_view key,
   for (const json::value& one : list->get_array()) patterns.emplace_back(one.get_string());
 }
 
+// The ranges between the values.
+Node integers_other_than(RuleSet& rules, std::optional<Decimal> low,
+                         const std::optional<Decimal>& high, const json::array& refused) {
+  std::vector<Decimal> values;
+  for (const json::value& value : refused) {
+    if (value_has_type(value, "integer")) values.push_back(*decimal_of(value));
+  }
+  std::sort(values.begin(), values.end());
+  std::vector<Node> ways;
+  for (const Decimal& value : values) {
+    if (rules.fuel().out()) break;
+    if ((low && value < *low) || (high && value > *high)) continue;
+    const Decimal before = value.minus_one();
+    if (!low || before >= *low) ways.push_back(integer_range(rules, low, before));
+    low = value.plus_one();
+  }
+  if (!low || !high || *low <= *high) ways.push_back(integer_range(rules, low, high));
+  return rules.choice(ways);
+}
+
+// Likewise, of numbers that need not be whole.
+Node numbers_other_than(RuleSet& rules, std::optional<NumberBound> min,
+                        const std::optional<NumberBound>& max, const NumberForm& form,
+                        const json::array& refused, const std::string& path) {
+  std::vector<Decimal> values;
+  for (const json::value& value : refused) {
+    if (is_number(value)) values.push_back(*decimal_of(value));
+  }
+  std::sort(values.begin(), values.end());
+  std::vector<Node> ways;
+  const auto add = [&](const std::optional<NumberBound>& from,
+                       const std::optional<NumberBound>& to) {
+    const bool is_empty = from && to &&
+                          (from->value > to->value ||
+                           (from->value == to->value && (from->exclusive || to->exclusive)));
+    if (is_empty) return;
+    ways.push_back(number_range(rules, from, to, form));
+    // What is between has more digits than are written.
+    if (ways.back() == rules.nothing()) rules.narrow(path, RuleSet::kTooManyDigits);
+  };
+  for (const Decimal& value : values) {
+    if (rules.fuel().out()) break;
+    if ((min && value < min->value) || (max && value > max->value)) continue;
+    const NumberBound beside = {.value = value, .exclusive = true};
+    add(min, beside);
+    min = beside;
+  }
+  add(min, max);
+  return rules.choice(ways);
+}
+
 }  // namespace
 
 Result<Node> SchemaBuilder::build_string(const json::object& schema, const json::array& refused,
@@ -110,22 +161,26 @@ Result<Node> SchemaBuilder::strings(const StringForm& form, const std::string& p
   return node;
 }
 
-Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::string& path,
-                                         bool integer) {
+Result<Node> SchemaBuilder::build_number(std::string_view type, const json::object& schema,
+                                         const json::array& refused, const std::string& path) {
+  bool integer = type == "integer";
+  NumberForm form = {.has_whole = type != kFraction};
   std::optional<NamedBound> min = tightest(schema, "minimum", "exclusiveMinimum");
   std::optional<NamedBound> max = tightest(schema, "maximum", "exclusiveMaximum");
   const json::value* multiple = schema.if_contains("multipleOf");
   int64_t divisor = 1;
-  int32_t fraction = 0;  // digits, of multiples of 0.1, 0.01...
   if (multiple != nullptr) {
     const Decimal step = *decimal_of(*multiple);
-    fraction = fraction_of(step);
-    if (fraction == 0) {
+    const int32_t fraction = fraction_of(step);
+    if (fraction > 0) {
+      form.max_fraction = static_cast<size_t>(fraction);
+    } else {
       const std::optional<int64_t> whole = step.to_int64();
       if (!whole) {
         return bad("is not supported other than whole numbers below 2^63, 0.1, 0.01 and so on",
                    path_to(path, "multipleOf"));
       }
+      if (!form.has_whole) return rules_.nothing();
       divisor = *whole;
       integer = true;  // multiples of whole numbers are whole
     }
@@ -150,9 +205,16 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
                  path_to(path, (*side)->keyword));
     }
   }
+  for (const json::value& value : refused) {
+    if (is_number(value) && decimal_of(value)->num_whole_digits() > kMaxBoundDigits) {
+      return bad(fmt::format("of a value of more than {} digits is not supported", kMaxBoundDigits),
+                 path_to(path, "not"));
+    }
+  }
   if (!integer) {
-    if (fraction > 0) return number_range(rules_, min, max, static_cast<size_t>(fraction));
-    return min || max ? number_range(rules_, min, max) : text_.number();
+    const bool any = std::any_of(refused.begin(), refused.end(), is_number);
+    const bool is_free = !min && !max && !any && multiple == nullptr && form.has_whole;
+    return is_free ? text_.number() : numbers_other_than(rules_, min, max, form, refused, path);
   }
   std::optional<Decimal> low;
   std::optional<Decimal> high;
@@ -164,9 +226,8 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
     high = max->value.floor();
     if (max->exclusive && max->value.is_whole()) high = high->minus_one();
   }
-  const json::array refused = refused_values(schema);
   const bool is_any = divisor == 1;
-  if (is_any && !refused.empty()) return integers_other_than(low, high, refused);
+  if (is_any && !refused.empty()) return integers_other_than(rules_, low, high, refused);
   if (is_any) return low || high ? integer_range(rules_, low, high) : text_.integer();
   if (std::any_of(refused.begin(), refused.end(), is_number)) {
     return bad("of numbers is not supported beside multipleOf", path_to(path, "not"));
@@ -174,27 +235,6 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
   auto node = multiples(rules_, divisor, low, high);
   if (!node) return bad(node.error().message, path_to(path, "multipleOf"));
   return node;
-}
-
-// The ranges between the values.
-Node SchemaBuilder::integers_other_than(std::optional<Decimal> low,
-                                        const std::optional<Decimal>& high,
-                                        const json::array& refused) {
-  std::vector<Decimal> values;
-  for (const json::value& value : refused) {
-    if (value_has_type(value, "integer")) values.push_back(*decimal_of(value));
-  }
-  std::sort(values.begin(), values.end());
-  std::vector<Node> ways;
-  for (const Decimal& value : values) {
-    if (rules_.fuel().out()) break;
-    if ((low && value < *low) || (high && value > *high)) continue;
-    const Decimal before = value.minus_one();
-    if (!low || before >= *low) ways.push_back(integer_range(rules_, low, before));
-    low = value.plus_one();
-  }
-  if (!low || !high || *low <= *high) ways.push_back(integer_range(rules_, low, high));
-  return rules_.choice(ways);
 }
 
 }  // namespace rudder::constraint

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "rudder/base/cpu_time.h"
 #include "rudder/constraint/form_checker.h"
@@ -144,16 +146,22 @@ TEST(SchemaKeywords, BindTheirOwnTypeAlone) {
                   {"type":"number"},{"type":"boolean"},{"type":"null"}]})");
 }
 
-// Terms of keywords over the integers 0 to 3, as schemas and as the sets of those that they accept.
+// Terms of keywords over a few values, as schemas and as the sets of those that they accept.
 class Algebra {
  public:
+  struct Value {
+    const char* text = "";
+    const char* type = "";
+    double number = 0;  // of a number
+  };
   struct Term {
     std::string schema;
-    unsigned accepted = 0;  // bit i: i
+    unsigned accepted = 0;  // bit i: values[i]
   };
 
-  explicit Algebra(uint32_t seed) : random_(seed) {}
+  Algebra(uint32_t seed, std::vector<Value> values) : random_(seed), values_(std::move(values)) {}
 
+  const std::vector<Value>& values() const { return values_; }
   Term term(int depth) {
     if (depth == 0) return leaf();
     const Term a = term(depth - 1);
@@ -161,7 +169,7 @@ class Algebra {
     const Term c = term(pick(depth));
     switch (pick(6)) {
       case 0:
-        return {fmt::format(R"({{"not":{}}})", a.schema), kAll & ~a.accepted};
+        return {fmt::format(R"({{"not":{}}})", a.schema), all() & ~a.accepted};
       case 1:
         return {fmt::format(R"({{"allOf":[{},{}]}})", a.schema, b.schema), a.accepted & b.accepted};
       case 2:
@@ -179,52 +187,90 @@ class Algebra {
   }
 
  private:
-  static constexpr unsigned kAll = 15;
-
+  unsigned all() const { return (1U << values_.size()) - 1; }
   int pick(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
+  template <typename Test>
+  unsigned those(const Test& test) const {
+    unsigned bits = 0;
+    for (size_t i = 0; i < values_.size(); ++i) bits |= test(values_[i]) ? 1U << i : 0U;
+    return bits;
+  }
+  static bool has_type(const Value& value, std::string_view type) {
+    const bool is_number = value.type == std::string_view("number");
+    return value.type == type ||
+           (type == "integer" && is_number && value.number == std::floor(value.number));
+  }
   Term leaf() {
+    static const char* const types[] = {"integer", "number", "string", "boolean", "null"};
     const int number = pick(4);
-    const unsigned from = kAll & (kAll << number);
-    switch (pick(6)) {
+    const auto binds = [](const Value& value, bool holds) {
+      return holds || !has_type(value, "number");
+    };
+    switch (pick(8)) {
       case 0:
-        return {"true", kAll};
+        return {"true", all()};
       case 1:
         return {"false", 0};
       case 2:
-        return {R"({"minLength":2})", kAll};  // binds strings alone
+        return {R"({"minLength":2})",
+                those([](const Value& value) { return !has_type(value, "string"); })};
       case 3:
-        return {fmt::format(R"({{"minimum":{}}})", number), from};
+        return {fmt::format(R"({{"minimum":{}}})", number),
+                those([&](const Value& value) { return binds(value, value.number >= number); })};
       case 4:
-        return {fmt::format(R"({{"exclusiveMaximum":{}}})", number), kAll & ~from};
-      default:
-        return {fmt::format(R"({{"const":{}}})", number), 1U << number};
+        return {fmt::format(R"({{"exclusiveMaximum":{}}})", number),
+                those([&](const Value& value) { return binds(value, value.number < number); })};
+      case 5:
+      case 6: {
+        const char* type = types[pick(std::size(types))];
+        return {fmt::format(R"({{"type":"{}"}})", type),
+                those([&](const Value& value) { return has_type(value, type); })};
+      }
+      default: {
+        const int index = pick(static_cast<int>(values_.size()));
+        return {fmt::format(R"({{"const":{}}})", values_[static_cast<size_t>(index)].text),
+                1U << index};
+      }
     }
   }
 
   std::mt19937 random_;
+  const std::vector<Value> values_;
 };
 
-TEST(SchemaComplement, TermsAreThoseOfTheirAlgebra) {
-  Algebra algebra(7);
+// `base`: keywords that leave no value but those of the algebra, if any.
+void expect_algebra(Algebra algebra, int terms, const char* base, int least_taken) {
   int num_taken = 0;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < terms; ++i) {
     const Algebra::Term term = algebra.term(1 + i % 3);
-    const std::string schema =
-        fmt::format(R"({{"type":"integer","minimum":0,"maximum":3,"allOf":[{}]}})", term.schema);
+    const std::string schema = fmt::format(R"({{{}"allOf":[{}]}})", base, term.schema);
     const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
     if (!form) {
       // Nothing is valid, or it is said what is not supported.
       const bool never = form.error().message.find("can never be") != std::string::npos;
-      EXPECT_TRUE(!never || (term.accepted & 15U) == 0) << schema;
+      EXPECT_TRUE(!never || term.accepted == 0) << schema;
       continue;
     }
     ++num_taken;
-    for (unsigned value = 0; value < 4; ++value) {
-      EXPECT_EQ(form->accepts(fmt::format("{}", value)), (term.accepted >> value & 1U) == 1U)
-          << schema << " and " << value;
+    for (size_t k = 0; k < algebra.values().size(); ++k) {
+      const char* text = algebra.values()[k].text;
+      EXPECT_EQ(form->accepts(text), (term.accepted >> k & 1U) == 1U) << schema << " and " << text;
     }
   }
-  EXPECT_GE(num_taken, 200);
+  EXPECT_GE(num_taken, least_taken);
+}
+
+TEST(SchemaComplement, TermsAreThoseOfTheirAlgebra) {
+  const auto number = [](const char* text, double value) {
+    return Algebra::Value{text, "number", value};
+  };
+  expect_algebra(Algebra(7, {number("0", 0), number("1", 1), number("2", 2), number("3", 3)}), 400,
+                 R"("type":"integer","minimum":0,"maximum":3,)", 200);
+  std::vector<Algebra::Value> values = {number("0", 0),   number("1", 1),     number("3", 3),
+                                        number("-2", -2), number("0.5", 0.5), number("2.5", 2.5)};
+  expect_algebra(Algebra(8, values), 400, R"("type":"number",)", 200);
+  values.insert(values.end(), {{R"("a")", "string"}, {"true", "boolean"}, {"null", "null"}});
+  expect_algebra(Algebra(9, values), 400, "", 200);
 }
 
 TEST(SchemaComplement, SaysWhatIsRefused) {

@@ -76,7 +76,8 @@ Telling telling_field(Fuel& fuel, const SchemaDocument& document, const json::ob
     if (has_type(*value, "string")) {
       one.is_bound =
           value->contains(kPatterns) || value->contains("format") || value->contains("maxLength");
-    } else if (has_type(*value, "number") || has_type(*value, "integer")) {
+    } else if (has_type(*value, "number") || has_type(*value, "integer") ||
+               has_type(*value, kFraction)) {
       if (!are_expressible(*value)) continue;
       one.is_number = true;
     } else if (has_type(*value, "object")) {
@@ -311,7 +312,8 @@ void ItemKinds::add_type(const json::object& schema, const std::string& type) {
   json::object typed = schema;
   typed.erase("nullable");
   typed["type"] = type;
-  const bool is_number = (type == "number" || type == "integer") && are_expressible(schema);
+  const bool is_number =
+      (type == "number" || type == "integer" || type == kFraction) && are_expressible(schema);
   json::array& kind = type == "string"   ? strings_
                       : is_number        ? numbers_
                       : type == "object" ? objects_

@@ -129,7 +129,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
     if (fits_panels(args.kv)) {
       panel_attention(kernels_, pool_, dtype_, args, batch());
     } else {
-      plain_attention(args, batch());
+      plain_attention(args, batch(), &pool_);
     }
   }
 
@@ -209,7 +209,9 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   ThreadPool pool_;
   ProductScratch scratch_;
   AdapterAdder adapter_adder_{&pool_};
-  Recurrences recurrences_{&pool_};
+  Recurrences recurrences_{&pool_, [](const LinearWeight& weight, int64_t index, float* to) {
+                             fast_weight_of(weight).read_row(index, to);
+                           }};
 };
 
 }  // namespace

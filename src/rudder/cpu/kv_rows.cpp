@@ -105,7 +105,7 @@ void KvRows::read(int64_t slot, int part, int64_t head, float* out) const {
 void KvRows::move(int64_t from, int64_t to) const {
   const size_t bytes = tensor::dtype_bytes(kv_.storage.dtype);
   auto* const all = static_cast<std::byte*>(kv_.storage.data);
-  for (const int part : {0, 1}) {
+  for (int part = 0; part < kv_.parts; ++part) {
     for (int64_t head = 0; head < kv_.num_kv_heads; ++head) {
       std::memcpy(all + static_cast<size_t>(index(to, part, head)) * bytes,
                   all + static_cast<size_t>(index(from, part, head)) * bytes,
@@ -126,14 +126,15 @@ float KvRows::token_scale(int64_t slot, int part, int64_t head) const {
 }
 
 int64_t KvRows::index(int64_t slot, int part, int64_t head) const {
-  const int64_t heads = (slot / kv_.block_size * 2 + part) * kv_.num_kv_heads + head;
+  const int64_t heads =
+      (slot / kv_.block_size * kv_.parts + stored(part)) * kv_.num_kv_heads + head;
   return (heads * kv_.block_size + slot % kv_.block_size) * kv_.head_dim;
 }
 
 float* KvRows::scale_at(int64_t slot, int part, int64_t head) const {
   const int64_t block = slot / kv_.block_size;
   const int64_t in_block =
-      (part * kv_.num_kv_heads + head) * kv_.block_size + slot % kv_.block_size;
+      (stored(part) * kv_.num_kv_heads + head) * kv_.block_size + slot % kv_.block_size;
   return kv_.token_scales.as<float>() + block * kv_.token_scales.shape[1] + in_block;
 }
 

@@ -356,7 +356,7 @@ std::vector<SequenceTiles> list_sequences(const ops::AttentionArgs& args,
 }  // namespace
 
 bool fits_panels(const ops::KvLayer& kv) {
-  return kv.head_dim % kPanelWidth == 0 && kv.head_dim <= kMaxHeadDim &&
+  return kv.parts == 2 && kv.head_dim % kPanelWidth == 0 && kv.head_dim <= kMaxHeadDim &&
          kv.block_size % kPanelWidth == 0;
 }
 

@@ -143,7 +143,7 @@ struct Row {
   float* out;  // [head_dim]
 };
 
-void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& weights) {
+void attend(const ops::AttentionArgs& args, const Row& row) {
   const KvRows cache(args.kv);
   const int64_t head_dim = args.kv.head_dim;
   const int64_t block_size = args.kv.block_size;
@@ -156,7 +156,8 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     return cache.row(slot_of(at), part, row.kv_head, room.data() + index * head_dim);
   };
   const float score_scale = args.scale * cache.head_scale(0, row.kv_head);
-  weights.clear();
+  std::vector<float> weights;
+  weights.reserve(static_cast<size_t>(row.last - row.first + 1));
   const auto add_score = [&](double dot) {
     const auto at = row.first + static_cast<int64_t>(weights.size());
     const float scaled =
@@ -193,11 +194,12 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
 
 }  // namespace
 
-void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch) {
+void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch,
+                     ThreadPool* pool) {
   const int64_t head_dim = args.kv.head_dim;
   const int64_t q_width = args.num_heads * head_dim;
   const int group = args.num_heads / args.kv.num_kv_heads;
-  std::vector<float> weights;
+  std::vector<Row> rows;
   const int32_t* q_begin = batch.q_begin.as<int32_t>();
   const ops::View table = batch.table_of(args.kv.group);
   for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
@@ -217,12 +219,16 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
           args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
       for (int h = 0; h < args.num_heads; ++h) {
         const int64_t at = t * q_width + h * head_dim;
-        attend(args,
-               Row{args.q.as<float>() + at, blocks, first, position, path, h, h / group,
-                   args.out.as<float>() + at},
-               weights);
+        rows.push_back({args.q.as<float>() + at, blocks, first, position, path, h, h / group,
+                        args.out.as<float>() + at});
       }
     }
+  }
+  const auto run = [&](int64_t i) { attend(args, rows[static_cast<size_t>(i)]); };
+  if (pool != nullptr && rows.size() > 1) {
+    pool->parallel_for(std::ssize(rows), run);
+  } else {
+    for (int64_t i = 0; i < std::ssize(rows); ++i) run(i);
   }
 }
 

@@ -1,11 +1,12 @@
 // qkv_prep and attention written as their formulas, over a KV cache whose rows follow one another
 // (kv_rows.h). The reference backend always uses them; the fast one only for head sizes and block
-// sizes that do not fill its panels. Activations are f32. One thread for each call.
+// sizes that do not fill its panels, and for rows of one part. Activations are f32.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "rudder/base/thread_pool.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cpu {
@@ -13,8 +14,9 @@ namespace rudder::cpu {
 // Tokens [begin, end) of args: norm, rotate, write k and v, and write q_out.
 void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end);
 
-// Every row of every sequence of `batch`.
-void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch);
+// Every row of every sequence of `batch`. The threads of `pool` help; null: the caller's does all.
+void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch,
+                     ThreadPool* pool);
 
 // The k of one cached token and KV head: [head_dim], times the head's scale.
 void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "rudder/base/thread_pool.h"
+#include "rudder/cpu/latents.h"
 #include "rudder/ops/facets.h"
 
 namespace rudder::cpu {
@@ -12,14 +13,16 @@ namespace rudder::cpu {
 class Recurrences final : public ops::StateOps {
  public:
   // null: the caller's thread does all. It outlives the object.
-  explicit Recurrences(ThreadPool* pool) : pool_(pool) {}
+  Recurrences(ThreadPool* pool, ReadWeightRow read_row) : pool_(pool), latents_(pool, read_row) {}
 
   void convolve(const ops::ConvolveArgs& args) override;
   void recur(const ops::RecurArgs& args) override;
   void gate_rows(const ops::GateRowsArgs& args) override;
+  ops::LatentOps* latent_ops() override { return &latents_; }
 
  private:
   ThreadPool* const pool_;
+  Latents latents_;
 };
 
 }  // namespace rudder::cpu

@@ -172,7 +172,9 @@ class ReferenceOps final : public HostOps {
     plain_qkv_prep(with_spanning_norms_applied(args), 0, args.qkv.shape[0]);
   }
 
-  void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
+  void attention(const ops::AttentionArgs& args) override {
+    plain_attention(args, batch(), nullptr);
+  }
   void keep_paths(const ops::KeepPathsArgs& args) override { cpu::keep_paths(args, plain_move); }
 
   void patterns(const ops::PatternArgs& args) override {
@@ -255,7 +257,10 @@ class ReferenceOps final : public HostOps {
 
   std::atomic<uint64_t> num_rows_ = 0;  // multiplied
   AdapterAdder adapter_adder_{nullptr};
-  Recurrences recurrences_{nullptr};
+  Recurrences recurrences_{nullptr, [](const LinearWeight& weight, int64_t index, float* to) {
+                             std::copy_n(reference_weight_of(weight).row(index, weight.in),
+                                         weight.in, to);
+                           }};
 };
 
 }  // namespace

@@ -2,39 +2,113 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/double_sums.h"
 
 namespace rudder::cpu {
 namespace {
 
 using tensor::View;
 
-// Streams of one token, [n, hidden].
-void write_streams(const ops::MixStreamsArgs& args, const float* delta, float* x,
-                   std::vector<float>& before) {
-  const int64_t count = args.write.num_rows();
-  const int64_t width = args.delta.shape[1];
-  before.assign(x, x + count * width);
-  for (int64_t j = 0; j < count; ++j) {
+std::span<const float> numbers_in(const View& view) {
+  return {view.as<float>(), view.empty() ? 0 : static_cast<size_t>(view.num_rows())};
+}
+
+// Streams of one token, [n, hidden]. Without `mix` what is in them is not read.
+void write_streams(std::span<const float> write, std::span<const float> mix, const float* delta,
+                   int64_t width, float* x, std::vector<float>& before) {
+  const size_t count = write.size();
+  before.assign(x, x + std::ssize(write) * width);
+  for (size_t j = 0; j < count; ++j) {
     for (int64_t k = 0; k < width; ++k) {
-      float sum = args.write.as<float>()[j] * delta[k];
-      for (int64_t i = 0; i < count && !args.mix.empty(); ++i) {
-        sum += args.mix.as<float>()[i * count + j] * before[static_cast<size_t>(i * width + k)];
+      float sum = write[j] * delta[k];
+      for (size_t i = 0; i < count && !mix.empty(); ++i) {
+        sum += mix[i * count + j] * before[i * static_cast<size_t>(width) + static_cast<size_t>(k)];
       }
-      x[j * width + k] = sum;
+      x[static_cast<int64_t>(j) * width + k] = sum;
     }
   }
 }
 
-void read_streams(const View& read, const float* x, int64_t width, float* out) {
+void read_streams(std::span<const float> read, const float* x, int64_t width, float* out) {
   for (int64_t k = 0; k < width; ++k) {
     float sum = 0;
-    for (int64_t i = 0; i < read.num_rows(); ++i) sum += read.as<float>()[i] * x[i * width + k];
+    for (int64_t i = 0; i < std::ssize(read); ++i) {
+      sum += read[static_cast<size_t>(i)] * x[i * width + k];
+    }
     out[k] = sum;
   }
 }
+
+// Numbers of one token's streams, f the row of them all.
+class TokenNumbers {
+ public:
+  TokenNumbers(const ops::StreamRule& rule, const ops::StreamMap& map, const float* f)
+      : rule_(rule), map_(map), f_(f), count_(rule.streams) {
+    const int64_t width = map.fn.shape[1];
+    inverse_ = 1 / std::sqrt(sum_of_products(f, f, width) / static_cast<double>(width) +
+                             double{rule.norm_eps});
+  }
+
+  std::vector<float> pre() const { return sigmoids(0, 1, double{rule_.eps}); }
+  std::vector<float> post() const {
+    return sigmoids(1, double{rule_.magnitude}, double{rule_.post_eps});
+  }
+  // [n * n]; none where streams are not mixed.
+  std::vector<float> mix() const {
+    if (rule_.iterations == 0) return {};
+    std::vector<double> c;
+    for (int64_t i = 0; i < count_; ++i) append_softmax(i, c);
+    divide(c, 1, count_);
+    for (int32_t again = 1; again < rule_.iterations; ++again) {
+      divide(c, count_, 1);
+      divide(c, 1, count_);
+    }
+    return {c.begin(), c.end()};
+  }
+
+ private:
+  // Row `row` of the map, of part `part` of it.
+  double logit(int64_t row, int64_t part) const {
+    const int64_t width = map_.fn.shape[1];
+    const double m = sum_of_products(f_, map_.fn.as<float>() + row * width, width) * inverse_;
+    return m * double{map_.scale.as<float>()[part]} + double{map_.base.as<float>()[row]};
+  }
+  std::vector<float> sigmoids(int64_t part, double magnitude, double eps) const {
+    std::vector<float> out;
+    for (int64_t i = 0; i < count_; ++i) {
+      const double sigmoid = 1 / (1 + std::exp(-logit(part * count_ + i, part)));
+      out.push_back(static_cast<float>(magnitude * sigmoid + eps));
+    }
+    return out;
+  }
+  void append_softmax(int64_t i, std::vector<double>& c) const {
+    std::vector<double> row;
+    for (int64_t j = 0; j < count_; ++j) row.push_back(logit((2 + i) * count_ + j, 2));
+    const double largest = std::ranges::max(row);
+    double total = 0;
+    for (double& value : row) total += value = std::exp(value - largest);
+    for (const double value : row) c.push_back(value / total + double{rule_.eps});
+  }
+  // Each line of numbers that lie `step` apart by its sum; lines begin `apart` from each other.
+  void divide(std::vector<double>& c, int64_t apart, int64_t step) const {
+    for (int64_t line = 0; line < count_; ++line) {
+      const auto at = [&](int64_t i) { return static_cast<size_t>(line * apart + i * step); };
+      double sum = double{rule_.eps};
+      for (int64_t i = 0; i < count_; ++i) sum += c[at(i)];
+      for (int64_t i = 0; i < count_; ++i) c[at(i)] /= sum;
+    }
+  }
+
+  const ops::StreamRule& rule_;
+  const ops::StreamMap& map_;
+  const float* const f_;
+  const int64_t count_;
+  double inverse_ = 1;
+};
 
 void add_to_sums(const ops::SumBlocksArgs& args, const float* delta, int64_t width, float* x) {
   if (args.finished < 0) {
@@ -91,9 +165,39 @@ void StreamMixer::mix_streams(const ops::MixStreamsArgs& args) {
   for (int64_t t = 0; t < args.x.shape[0]; ++t) {
     float* const x = args.x.as<float>() + t * row;
     if (!args.delta.empty()) {
-      write_streams(args, args.delta.as<float>() + t * width, x, before);
+      write_streams(numbers_in(args.write), numbers_in(args.mix),
+                    args.delta.as<float>() + t * width, width, x, before);
     }
-    if (!args.out.empty()) read_streams(args.read, x, width, args.out.as<float>() + t * width);
+    if (args.out.empty()) continue;
+    read_streams(numbers_in(args.read), x, width, args.out.as<float>() + t * width);
+  }
+}
+
+void StreamMixer::connect_streams(const ops::ConnectStreamsArgs& args) {
+  const int64_t row = args.x.shape[1];
+  const int64_t width = (args.delta.empty() ? args.out : args.delta).shape[1];
+  const int32_t streams = args.rule.streams;
+  RUDDER_CHECK(row == width * streams, "{} streams in rows of {}", streams, row);
+  const std::vector<float> mean(static_cast<size_t>(streams), 1 / static_cast<float>(streams));
+  std::vector<float> before;
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    float* const x = args.x.as<float>() + t * row;
+    if (!args.delta.empty()) {
+      const float* const delta = args.delta.as<float>() + t * width;
+      const TokenNumbers numbers(args.rule, args.write, x);
+      const std::vector<float> post = numbers.post();
+      const std::vector<float> mix = numbers.mix();
+      if (mix.empty()) {
+        for (int64_t i = 0; i < row; ++i) {
+          x[i] += post[static_cast<size_t>(i / width)] * delta[i % width];
+        }
+      } else {
+        write_streams(post, mix, delta, width, x, before);
+      }
+    }
+    if (args.out.empty()) continue;
+    read_streams(args.read.empty() ? mean : TokenNumbers(args.rule, args.read, x).pre(), x, width,
+                 args.out.as<float>() + t * width);
   }
 }
 

@@ -10,6 +10,7 @@ class StreamMixer final : public ops::StreamOps {
  public:
   void mix_streams(const ops::MixStreamsArgs& args) override;
   void sum_blocks(const ops::SumBlocksArgs& args) override;
+  void connect_streams(const ops::ConnectStreamsArgs& args) override;
 };
 
 }  // namespace rudder::cpu

@@ -31,6 +31,7 @@
 #include "rudder/cuda/rank_exchange.h"
 #include "rudder/cuda/row_params.h"
 #include "rudder/cuda/sample_params.h"
+#include "rudder/cuda/state_ops.h"
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/stream_marks.h"
@@ -56,7 +57,7 @@ class CudaOps final : public ops::Ops,
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
                                                 std::shared_ptr<PeerComm> comm, bool is_stage);
   ~CudaOps() override {
-    use_device(device_);
+    use_device(settings_.device);
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
     cudaStreamSynchronize(stream_->handle());  // before the memory goes
     cudaStreamSynchronize(aside_->handle());
@@ -87,6 +88,7 @@ class CudaOps final : public ops::Ops,
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
+  ops::StateOps* state_ops() override { return &state_ops_; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -95,7 +97,6 @@ class CudaOps final : public ops::Ops,
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
     settings.policy = linear_->policy();  // and it measures nothing
-    settings.device = device_;
     Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
@@ -103,24 +104,24 @@ class CudaOps final : public ops::Ops,
   }
   ops::Comm* comm() override { return comm_.get(); }
   uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
-  int64_t available_memory() const override { return free_memory(device_); }
+  int64_t available_memory() const override { return free_memory(settings_.device); }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    use_device(device_);
+    use_device(settings_.device);
     return memory_.allocate(dtype, shape);
   }
   Result<View> upload(const View& host, DType dtype) override {
-    use_device(device_);
+    use_device(settings_.device);
     RUDDER_TRY(const View view, memory_.allocate_raw(dtype, host.shape));
     RUDDER_TRY_VOID(upload_cast(uploader_, host, view, stream()));
     return view;
   }
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    use_device(device_);
+    use_device(settings_.device);
     return linear_->make_weight(parts, uploader_);
   }
   Result<View> allocate_staging(int64_t bytes) override {
-    use_device(device_);
+    use_device(settings_.device);
     return memory_.allocate_pinned(bytes);
   }
   Result<void> prepare(const ops::StepBounds& bounds) override;
@@ -141,7 +142,7 @@ class CudaOps final : public ops::Ops,
   }
 
   std::unique_ptr<ops::Event> make_event() override {
-    use_device(device_);
+    use_device(settings_.device);
     return std::make_unique<CudaEvent>(status_, comm_.get());
   }
   void record(ops::Event& event) override {
@@ -149,7 +150,7 @@ class CudaOps final : public ops::Ops,
     static_cast<CudaEvent&>(event).record(stream());
   }
   Result<std::unique_ptr<ops::Message>> make_message(int64_t bytes) override {
-    return PeerMessage::make(device_, bytes);
+    return PeerMessage::make(settings_.device, bytes);
   }
   void post(ops::Message& message) override {
     launch("post", {}, [&] { return static_cast<PeerMessage&>(message).post(stream()); });
@@ -162,7 +163,7 @@ class CudaOps final : public ops::Ops,
     transfer("copy", to, from, cudaMemcpyDefault);  // the driver knows whose memory it is
   }
   Result<void> status() override {
-    use_device(device_);
+    use_device(settings_.device);
     if (!status_.failed()) status_.check(cudaPeekAtLastError(), "status");
     RUDDER_TRY_VOID(status_.status());
     return comm_ == nullptr ? Result<void>() : comm_->status();
@@ -200,12 +201,11 @@ class CudaOps final : public ops::Ops,
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
-    if (unscaled_.is(args.out) && args.x.data != args.out.data)
-      unscaled_ = {};  // nobody has read it
-    begin_op("linear");
-    unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
-                                             true, "linear")};
-    wait_if_synchronous("linear", {&args.x, &args.out});
+    if (unscaled_.is(args.out) && args.x.data != args.out.data) unscaled_ = {};  // nobody read it
+    run_op("linear", {&args.x, &args.out}, [&] {
+      unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
+                                               true, "linear")};
+    });
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override {
     QkvPrepParams params = qkv_params(args);
@@ -218,12 +218,12 @@ class CudaOps final : public ops::Ops,
   }
   void begin_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
-    begin_op("attention");
-    if (args.q.shape[0] == 0 || status_.failed()) return;
-    const Result<void> done = attention_.attend(args);
-    if (!done) status_.keep(done.error());
-    mark_progress();
-    wait_if_synchronous("attention", {&args.q, &args.kv.storage});
+    run_op("attention", {&args.q, &args.kv.storage}, [&] {
+      if (args.q.shape[0] == 0 || status_.failed()) return;
+      const Result<void> done = attention_.attend(args);
+      if (!done) status_.keep(done.error());
+      mark_progress();
+    });
   }
   void keep_paths(const ops::KeepPathsArgs& args) override {
     for (const KeepPathsParams& params : keep_paths_params(args)) {
@@ -258,9 +258,7 @@ class CudaOps final : public ops::Ops,
            [&] { return launch_gather_rows(gather_rows_params(args), stream()); });
   }
   void logits(const ops::LogitsArgs& args) override {
-    begin_op("logits");
-    linear_->logits(args);
-    wait_if_synchronous("logits", {&args.x, &args.out});
+    run_op("logits", {&args.x, &args.out}, [&] { linear_->logits(args); });
   }
   void gather_logits(const ops::GatherLogitsArgs& args) override;
   void tap_shares(const ops::TapSharesArgs& args) override;
@@ -282,11 +280,10 @@ class CudaOps final : public ops::Ops,
           std::unique_ptr<SideStream> aside, std::shared_ptr<PeerComm> comm)
       : settings_(settings),
         comm_(std::move(comm)),
-        device_(settings.device),
         info_(std::move(info)),
         stream_(std::move(stream)),
         aside_(std::move(aside)),
-        status_(std::to_string(device_)),
+        status_(std::to_string(settings_.device)),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
         attention_(
@@ -297,22 +294,21 @@ class CudaOps final : public ops::Ops,
 
   cudaStream_t stream() const { return stream_->handle(); }
 
-  // What every op begins with.
-  void begin_op(const char* op) {
+  // An op: what it begins and ends with.
+  template <typename Body>
+  void run_op(const char* op, std::initializer_list<const View*> views, Body&& body) {
     scale_product();
     status_.note(op);
+    body();
+    if (!settings_.synchronous || is_capturing_ || status_.failed()) return;
+    status_.check(cudaStreamSynchronize(stream()), op, [&] { return shapes(views); });
   }
   // Runs `launcher` unless the device has failed; keeps what went wrong with the op and its shapes.
   template <typename Launcher>
   void launch(const char* op, std::initializer_list<const View*> views, Launcher&& launcher) {
-    begin_op(op);
-    if (status_.failed()) return;
-    status_.check(launcher(), op, [&] { return shapes(views); });
-    wait_if_synchronous(op, views);
-  }
-  void wait_if_synchronous(const char* op, std::initializer_list<const View*> views) {
-    if (!settings_.synchronous || is_capturing_ || status_.failed()) return;
-    status_.check(cudaStreamSynchronize(stream()), op, [&] { return shapes(views); });
+    run_op(op, views, [&] {
+      if (!status_.failed()) status_.check(launcher(), op, [&] { return shapes(views); });
+    });
   }
 
   // Of a stage, once a layer and at the end of a step: nothing between two marks takes long.
@@ -323,7 +319,7 @@ class CudaOps final : public ops::Ops,
 
   // Applies the scales that the last product has left and the op at hand does not take.
   void scale_product() {
-    use_device(device_);
+    use_device(settings_.device);
     const UnscaledProduct product = std::exchange(unscaled_, {});
     if (product.scales.row == nullptr) return;
     ScaleRowsColsParams params;
@@ -345,7 +341,6 @@ class CudaOps final : public ops::Ops,
 
   const CudaOpsSettings settings_;
   const std::shared_ptr<PeerComm> comm_;  // null: alone
-  const int32_t device_;
   const DeviceInfo info_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<SideStream> aside_;
@@ -363,8 +358,10 @@ class CudaOps final : public ops::Ops,
     launch(op, views, [&] { return launcher(stream()); });
   };
   DraftOps draft_ops_{enqueue_};
-  ExpertOps expert_ops_{*this,    memory_,  uploader_,
-                        stream(), enqueue_, {info_.num_sms, settings_.batch_invariant}};
+  ExpertOps expert_ops_{
+      *this,    memory_,  uploader_,
+      stream(), enqueue_, {info_.num_sms, settings_.batch_invariant, settings_.low_format}};
+  StateOps state_ops_{enqueue_, info_.num_sms};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
@@ -404,7 +401,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
 }
 
 Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
-  use_device(device_);
+  use_device(settings_.device);
   uploader_.release();
   RUDDER_TRY_VOID(check_sizes(bounds, linear_->multiplies_fp8()));
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);

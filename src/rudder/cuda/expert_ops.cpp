@@ -14,6 +14,8 @@
 #include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
+#include "rudder/cuda/low_weight.h"
+#include "rudder/cuda/tap_params.h"
 
 namespace rudder::cuda {
 namespace {
@@ -30,19 +32,22 @@ cudaError_t no_memory(cudaStream_t /*stream*/) {
 }
 
 int64_t experts_of(const ops::LinearWeight& weight) {
-  return cuda_weight(weight).weight.shape[0] / weight.out;
+  const CudaWeight& stored = cuda_weight(weight);
+  const int64_t first = stored.weight.shape[0];
+  return stored.low.code == LowCode::kNone ? first / weight.out : first;
 }
 
 ExpertForm expert_form_of(const ops::LinearWeight& weight) {
   if (weight.format == ops::kMxfp4) return ExpertForm::kE2m1;
+  if (cuda_weight(weight).low.code != LowCode::kNone) return ExpertForm::kLow;
   return weight.input == ops::InputForm::kF8Rows ? ExpertForm::kE4m3 : ExpertForm::kBf16;
 }
 
-tl::unexpected<Error> no_products_of(const ops::WeightFormat& format) {
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("the CUDA backend has no products of experts of {}", ops::format_name(format)),
-      "quantization");
+tl::unexpected<Error> no_products_of(const ops::WeightFormat& one, const ops::WeightFormat& other) {
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("the CUDA backend has no products of experts of {} beside {}",
+                          ops::format_name(one), ops::format_name(other)),
+              "quantization");
 }
 
 }  // namespace
@@ -57,15 +62,13 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                             kMostExperts, experts),
                 kExpertsField);
   }
-  const bool is_of_codes = parts[0].format == ops::kMxfp4;
+  const Stored stored = stored_as(parts[0].format);
   for (const ops::LinearPart& part : parts) {
-    RUDDER_TRY(const ops::WeightFormat format,
-               backend_.format_for(part.format, ops::ProductUse::kExperts));
-    const bool is_taken =
-        is_of_codes ? format == ops::kMxfp4 : format.is_wide() || format == ops::kFp8Rows;
-    if (!is_taken) return no_products_of(format);
+    RUDDER_TRY_VOID(backend_.format_for(part.format, ops::ProductUse::kExperts));
+    if (stored_as(part.format) != stored) return no_products_of(parts[0].format, part.format);
   }
-  if (is_of_codes) return make_codes(parts, experts);
+  if (stored == Stored::kCodes) return make_codes(parts, experts);
+  if (stored == Stored::kLow) return make_low(parts, experts);
   RUDDER_TRY(ops::LinearWeight weight, backend_.make_linear(parts));
   if (!expert_product_takes(expert_form_of(weight), weight.in, weight.out, false)) {
     return fail(ErrorCode::kUnsupported,
@@ -75,6 +78,37 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                 kExpertsField);
   }
   weight.out /= experts;
+  return weight;
+}
+
+ExpertOps::Stored ExpertOps::stored_as(const ops::WeightFormat& file) const {
+  if (file == ops::kMxfp4) return Stored::kCodes;
+  if (file == ops::kFp8Rows) return Stored::kWide;
+  return file.is_wide() && settings_.low.is_wide() ? Stored::kWide : Stored::kLow;
+}
+
+Result<ops::LinearWeight> ExpertOps::make_low(std::span<const ops::LinearPart> parts,
+                                              int64_t experts) {
+  const size_t of_expert = parts.size() / static_cast<size_t>(experts);
+  ops::LinearWeight weight;
+  weight.in = parts[0].in();
+  for (const ops::LinearPart& part : parts.first(of_expert)) weight.out += part.out();
+  if (!expert_product_takes(ExpertForm::kLow, weight.in, weight.out, false)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes experts of few bits of whole 16 rows and of up "
+                            "to {} inputs, by 8, not of [{} -> {}]",
+                            kMostLowIn, weight.in, weight.out),
+                kExpertsField);
+  }
+  auto packed = std::make_shared<CudaWeight>();
+  packed->interleaves = of_expert == 2 && parts[0].out() == parts[1].out();
+  RUDDER_TRY(weight.format,
+             make_low_weight(parts, experts, settings_.low, memory_, uploader_, stream_, *packed));
+  RUDDER_TRY(packed->bias, upload_biases(parts, memory_, uploader_, stream_));
+  for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
+    if (!view->empty()) weight.bytes += static_cast<int64_t>(view->bytes());
+  }
+  weight.packed = packed;
   return weight;
 }
 
@@ -183,12 +217,13 @@ bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
          router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
 }
 
-void ExpertOps::route(const ops::RouteArgs& args) {
+RouteParams ExpertOps::route_params(const ops::RouteArgs& args) const {
   RouteParams params;
   params.correction = pointer<float>(args.correction);
   params.kind = args.kind;
   params.renormalises = args.renormalises;
   params.scale = args.scale;
+  params.expert_scales = pointer<float>(args.expert_scales);
   params.groups = args.groups;
   params.kept_groups = args.kept_groups;
   params.tokens = args.logits.shape[0];
@@ -196,9 +231,12 @@ void ExpertOps::route(const ops::RouteArgs& args) {
   params.k = static_cast<int32_t>(args.chosen.shape[1]);
   params.chosen = pointer<int32_t>(args.chosen);
   params.weights = pointer<float>(args.weights);
-  if (!reserve(params.tokens * params.k, params.experts))
-    return run_("route", {&args.chosen}, no_memory);
   params.list = list_of(params.tokens, params.k, params.experts);
+  return params;
+}
+
+void ExpertOps::run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses) {
+  params.logits = args.logits.data;
   if (multiplies_as_it_routes(args)) {
     RouteFewParams few;
     few.x = args.x.data;
@@ -206,17 +244,38 @@ void ExpertOps::route(const ops::RouteArgs& args) {
     few.in = args.router->in;
     few.logits = args.logits.data;
     few.route = params;
-    run_("route", {&args.x, &args.chosen},
-         [&](cudaStream_t stream) { return launch_route_few(few, stream); });
-  } else {
-    if (args.router != nullptr) {
-      backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
-    }
-    params.logits = args.logits.data;
-    run_("route", {&args.logits, &args.chosen},
-         [&](cudaStream_t stream) { return launch_route(params, stream); });
+    few.route.logits = nullptr;
+    return run_("route", {&args.x, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
   }
+  if (args.router != nullptr) {
+    backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+  }
+  if (!chooses) return;
+  run_("route", {&args.logits, &args.chosen},
+       [&](cudaStream_t stream) { return launch_route(params, stream); });
+}
+
+void ExpertOps::route(const ops::RouteArgs& args) {
+  if (!reserve(args.chosen.shape.numel(), args.logits.shape[1])) {
+    return run_("route", {&args.chosen}, no_memory);
+  }
+  RouteParams params = route_params(args);
+  run_router(args, params, true);
   listed_ = {args.chosen.data, params.tokens, params.experts, false};
+}
+
+// The logits are those that route() would choose by, so that tokens without programs have its bits.
+void ExpertOps::route_tapped(const ops::RouteTappedArgs& args) {
+  const ops::RouteArgs& route = args.route;
+  if (!reserve(route.chosen.shape.numel(), route.logits.shape[1])) {
+    return run_("route_tapped", {&route.chosen}, no_memory);
+  }
+  RouteParams params = route_params(route);
+  run_router(route, params, false);
+  run_("route_tapped", {&route.logits, &route.chosen},
+       [&](cudaStream_t stream) { return launch_route_tapped(params, tap_params(args), stream); });
+  listed_ = {route.chosen.data, params.tokens, params.experts, false};
 }
 
 void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
@@ -254,6 +313,9 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.out = weight.out;
   params.in = weight.in;
   params.form = expert_form_of(weight);
+  params.low = stored.low;
+  params.interleaves = stored.interleaves;
+  params.in_one_order = settings_.batch_invariant;
   params.is_gated = args.activation.has_value();
   params.activation = args.activation.value_or(ops::Activation::kSilu);
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);

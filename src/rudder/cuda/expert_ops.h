@@ -13,12 +13,13 @@
 
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/experts/expert_list.h"
+#include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/uploader.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cuda {
 
-class ExpertOps final : public ops::ExpertOps {
+class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
  public:
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
@@ -26,6 +27,7 @@ class ExpertOps final : public ops::ExpertOps {
   struct Settings {
     int32_t num_sms = 132;
     bool batch_invariant = false;  // products take sums in one order for any number of rows
+    ops::WeightFormat low = {};    // of U4 or I8: wide weights are rounded to it
   };
   // `backend` makes a weight of all experts' parts, and multiplies routers. All outlive it.
   ExpertOps(ops::Ops& backend, DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
@@ -37,13 +39,14 @@ class ExpertOps final : public ops::ExpertOps {
         run_(std::move(run)),
         settings_(settings) {}
 
-  // Wide parts, E4M3 with a scale a row, or E2M1 with a power of two for 32 inputs (MXFP4), which
-  // stay codes. kUnsupported, "quantization": weights of other formats; "experts": rows or experts
-  // that the kernels do not take.
+  // Wide parts, E4M3 with a scale a row, E2M1 with a power of two for 32 inputs (MXFP4), which
+  // stay codes, and what becomes LowBits (low_weight.h). kUnsupported, "quantization": weights of
+  // other formats; "experts": rows or experts that the kernels do not take.
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
   void route(const ops::RouteArgs& args) override;
-  bool scales_experts() const override { return false; }
+  ops::RouterTapOps* router_taps() override { return this; }
+  void route_tapped(const ops::RouteTappedArgs& args) override;
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
 
@@ -63,12 +66,18 @@ class ExpertOps final : public ops::ExpertOps {
     bool is_old = false;  // an op has run behind route()
   };
 
-  // The weight of parts in MXFP4.
+  enum class Stored : uint8_t { kWide, kCodes, kLow };
+  Stored stored_as(const ops::WeightFormat& file) const;
+  // The weight of parts in MXFP4; of those that become LowBits.
   Result<ops::LinearWeight> make_codes(std::span<const ops::LinearPart> parts, int64_t experts);
+  Result<ops::LinearWeight> make_low(std::span<const ops::LinearPart> parts, int64_t experts);
   Result<void> reserve(int64_t pairs, int64_t experts);
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
   bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
+  // Makes the logits, and chooses unless a launch behind it does.
+  void run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses);
+  RouteParams route_params(const ops::RouteArgs& args) const;
 
   ops::Ops& backend_;
   DeviceMemory& memory_;

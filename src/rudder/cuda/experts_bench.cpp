@@ -2,7 +2,8 @@
 // models beside the floor of the bytes that a layer's experts are: a program of its own, so that it
 // runs on a bare machine with a GPU. A figure is of a captured graph of some layers, whose weights
 // take turns, so that none is in the L2 cache. The L2 cache holds something else when one begins.
-// experts_bench [check|bench]
+// experts_bench [check|bench|codes|few]: few are one to 128 tokens of the shapes with few pairs an
+// expert, in tiles of wgmma and in few_pairs.h.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr double kBytesPerSecond = 4.4e12;  // one H200
 constexpr double kBf16Flops = 989e12;
+constexpr LowBits kInt4 = {LowCode::kU4, 128, true, false};
 
 struct MixtureShape {
   const char* name;
@@ -35,9 +37,10 @@ struct MixtureShape {
 
 class Layers {
  public:
-  Layers(const MixtureShape& shape, ExpertForm form, int64_t most_tokens)
+  Layers(const MixtureShape& shape, ExpertForm form, bool in_one_order, int64_t most_tokens)
       : shape_(shape),
         form_(form),
+        in_one_order_(in_one_order),
         is_fp8_(form == ExpertForm::kE4m3),
         logits_(2 * shape.layers * most_tokens * shape.experts),
         x_(2 * most_tokens * shape.hidden),
@@ -55,7 +58,8 @@ class Layers {
     const Numbers some(int64_t{8} << 20, is_fp8_);
     const Numbers wide(int64_t{4} << 20, false);
     const Numbers codes(int64_t{8} << 20, true);  // scales below 2^(192 - 127), too
-    const Numbers& weights = form == ExpertForm::kE2m1 ? codes : some;
+    const bool is_of_codes = form == ExpertForm::kE2m1 || form == ExpertForm::kLow;
+    const Numbers& weights = is_of_codes ? codes : some;
     for (int i = 0; i < shape.layers; ++i) {
       gate_up_.push_back(std::make_unique<Buffer<uint8_t>>(gate_up_bytes()));
       down_.push_back(std::make_unique<Buffer<uint8_t>>(down_bytes()));
@@ -68,9 +72,9 @@ class Layers {
     fill(router_, wide);
   }
   int64_t gate_up_bytes() const {
-    return shape_.experts * 2 * shape_.width * row_bytes(shape_.hidden);
+    return shape_.experts * expert_bytes(2 * shape_.width, shape_.hidden);
   }
-  int64_t down_bytes() const { return shape_.experts * shape_.hidden * row_bytes(shape_.width); }
+  int64_t down_bytes() const { return shape_.experts * expert_bytes(shape_.hidden, shape_.width); }
   double hit_experts() const { return room_.hit_experts(); }
 
   // The first so many of: route, gate and up, down, combine; of all layers. 0: the router's product
@@ -102,7 +106,10 @@ class Layers {
       p.form = form_;
       p.list = route.list;
       p.most_runs = most_runs(tokens * shape_.k, shape_.experts, p.list.run_pairs);
-      p.w_scale = is_fp8_ ? scales_.data() : nullptr;
+      p.low = kInt4;
+      p.interleaves = true;
+      p.in_one_order = in_one_order_;
+      p.w_scale = is_fp8_ || form_ == ExpertForm::kLow ? scales_.data() : nullptr;
       p.x_scale = is_fp8_ ? scales_.data() : nullptr;
       p.x = x_.data();
       p.pairs_each = static_cast<int32_t>(shape_.k);
@@ -118,6 +125,7 @@ class Layers {
       p.out = shape_.hidden;
       p.in = shape_.width;
       p.is_gated = false;
+      p.interleaves = false;
       p.list_is_old = kernels > 1;
       if (kernels > 2) must(launch_expert_product(p, 132, stream), "down");
       CombineExpertsParams sum;
@@ -132,8 +140,9 @@ class Layers {
   }
 
  private:
-  int64_t row_bytes(int64_t in) const {
-    return form_ == ExpertForm::kE2m1 ? code_row_bytes(in) : in * (is_fp8_ ? 1 : 2);
+  int64_t expert_bytes(int64_t out, int64_t in) const {
+    if (form_ == ExpertForm::kLow) return low_weight_bytes(kInt4, out, in);
+    return out * (form_ == ExpertForm::kE2m1 ? code_row_bytes(in) : in * (is_fp8_ ? 1 : 2));
   }
   static void fill(const Buffer<uint8_t>& to, const Numbers& some) {
     for (size_t at = 0; at < to.bytes(); at += some.bytes.size()) {
@@ -145,6 +154,7 @@ class Layers {
 
   const MixtureShape shape_;
   const ExpertForm form_;
+  const bool in_one_order_;
   const bool is_fp8_;
   Buffer<uint8_t> logits_;
   Buffer<uint8_t> x_;
@@ -161,12 +171,12 @@ class Layers {
 };
 
 void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<int64_t>& sizes,
-                 const Buffer<uint8_t>& flush, cudaStream_t stream) {
-  constexpr const char* kNames[] = {"bf16", "fp8", "MXFP4"};
-  Layers layers(shape, form, *std::max_element(sizes.begin(), sizes.end()));
+                 const Buffer<uint8_t>& flush, cudaStream_t stream, bool in_one_order = false) {
+  constexpr const char* kNames[] = {"bf16", "fp8", "MXFP4", "int4 in groups of 128"};
+  Layers layers(shape, form, in_one_order, *std::max_element(sizes.begin(), sizes.end()));
   std::printf(
-      "%s %s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
-      shape.name, kNames[static_cast<size_t>(form)]);
+      "%s %s%s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
+      shape.name, kNames[static_cast<size_t>(form)], in_one_order ? ", tiles of wgmma" : "");
   const double expert_bytes = static_cast<double>(layers.gate_up_bytes() + layers.down_bytes()) /
                               static_cast<double>(shape.experts);
   for (const int64_t tokens : sizes) {
@@ -199,12 +209,35 @@ void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<i
   std::printf("  experts hit on average: %.1f\n", layers.hit_experts());
 }
 
+// Few pairs an expert, both ways.
+void bench_few(const Buffer<uint8_t>& flush, cudaStream_t stream) {
+  constexpr MixtureShape kShapes[] = {{"gpt-oss-20b", 32, 4, 2880, 2880, 4},
+                                      {"Qwen3-30B-A3B", 128, 8, 2048, 768, 6},
+                                      {"Gemma 4 26B-A4B", 128, 8, 2816, 704, 6}};
+  const std::vector<int64_t> sizes = {1, 8, 32, 128, 2048};
+  for (const MixtureShape& shape : kShapes) {
+    const bool has_codes = shape.experts == 32;  // as people have it
+    for (const ExpertForm form :
+         {ExpertForm::kE2m1, ExpertForm::kE4m3, ExpertForm::kBf16, ExpertForm::kLow}) {
+      if ((form == ExpertForm::kE2m1) != has_codes && form != ExpertForm::kBf16) continue;
+      for (const bool in_one_order : {false, true}) {
+        if (in_one_order && form == ExpertForm::kLow) continue;
+        bench_shape(shape, form, sizes, flush, stream, in_one_order);
+      }
+    }
+  }
+}
+
 int run_experts_bench(const std::string& what) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreate(&stream), "stream");
-  if (what != "bench" && what != "codes" && !check_experts(stream)) return 1;
+  if (what != "bench" && what != "codes" && what != "few" && !check_experts(stream)) return 1;
   if (what == "check") return 0;
   const Buffer<uint8_t> flush(kFlushBytes);
+  if (what == "few") {
+    bench_few(flush, stream);
+    return 0;
+  }
   const std::vector<int64_t> sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192};
   for (const ExpertForm form : {ExpertForm::kE4m3, ExpertForm::kBf16}) {
     if (what == "codes") break;

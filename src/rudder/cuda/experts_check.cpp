@@ -1,5 +1,7 @@
 // The kernels of mixtures of experts against sums in double, and their bits in tiles of every kind.
 #include <cstdio>
+#include <utility>
+#include <vector>
 
 #include "rudder/cuda/experts_bench.h"
 #include "rudder/cuda/kernels/experts/expert_codes.h"
@@ -20,7 +22,8 @@ struct ProductCase {
   bool is_gated;
   bool own_rows;  // a row of x a pair
   bool has_bias;
-  int spread;  // experts that tokens choose among; 1: all choose the same
+  int spread;                  // experts that tokens choose among; 1: all choose the same
+  bool has_few_pairs = false;  // in a run: few_pairs.h
 };
 
 double silu(double x) {
@@ -62,6 +65,7 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
   const int64_t columns = c.is_gated ? c.out / 2 : c.out;
   const Buffer<uint16_t> y(pairs * columns, 0xff);
   const auto run = [&](int64_t tokens, int32_t run_size, const Buffer<uint16_t>& to) {
+    const bool in_one_order = !c.has_few_pairs;
     ListRoom room(tokens * c.k, c.experts);
     RouteParams route;
     route.tokens = tokens;
@@ -81,6 +85,7 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
     p.in = c.in;
     p.form = c.is_fp8 ? ExpertForm::kE4m3 : ExpertForm::kBf16;
     p.is_gated = c.is_gated;
+    p.in_one_order = in_one_order;
     p.list = route.list;
     p.most_runs = most_runs(tokens * c.k, c.experts, run_size);
     p.y = to.data();
@@ -88,11 +93,12 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
     must(launch_expert_product(p, 132, stream), "product");
     must(cudaStreamSynchronize(stream), "product's end");
   };
-  const int32_t own_size = run_pairs(c.tokens, c.k, c.experts);
+  const int32_t own_size = c.has_few_pairs ? kFewestPairs : run_pairs(c.tokens, c.k, c.experts);
   run(c.tokens, own_size, y);
   const std::vector<uint16_t> got = read(y);
   const Buffer<uint16_t> other(pairs * columns, 0xff);
-  run(c.tokens, own_size == kManyPairs ? 16 : kManyPairs, other);
+  const int32_t other_size = own_size == kManyPairs ? 16 : kManyPairs;
+  run(c.tokens, c.has_few_pairs ? own_size : other_size, other);
   same_bits = read(other) == got;
   const Buffer<uint16_t> alone(c.k * columns, 0xff);
   run(1, 8, alone);
@@ -184,14 +190,14 @@ bool check_codes(int64_t in, int64_t out, int64_t tokens, bool is_gated, cudaStr
     must(launch_pack_expert_codes(pack, stream), "pack");
   }
   std::vector<std::vector<uint16_t>> got;
-  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kE2m1}) {
+  const auto run = [&](ExpertForm form, int32_t run_size, bool is_in_tiles) {
     ListRoom room(pairs, kExperts);
     RouteParams route;
     route.tokens = tokens;
     route.experts = kExperts;
     route.k = kChosen;
     route.chosen = d_chosen.data();
-    route.list = room.list(run_pairs(tokens, kChosen, kExperts));
+    route.list = room.list(run_size);
     const Buffer<uint16_t> y(pairs * columns, 0xff);
     ExpertProductParams p;
     p.form = form;
@@ -207,11 +213,28 @@ bool check_codes(int64_t in, int64_t out, int64_t tokens, bool is_gated, cudaStr
     p.activation = ops::Activation::kClampedSwiglu;
     p.list = route.list;
     p.most_runs = most_runs(pairs, kExperts, route.list.run_pairs);
+    p.in_one_order = is_in_tiles;
     p.y = y.data();
     must(launch_route(route, stream), "list");
     must(launch_expert_product(p, 132, stream), "product of codes");
     must(cudaStreamSynchronize(stream), "product's end");
     got.push_back(read(y));
+  };
+  const int32_t own_size = run_pairs(tokens, kChosen, kExperts);
+  run(ExpertForm::kBf16, own_size, true);
+  run(ExpertForm::kE2m1, own_size, true);
+  for (const int32_t few : {8, 16, 32}) run(ExpertForm::kE2m1, few, false);
+  const bool few_agree = got[2] == got[3] && got[2] == got[4];
+  double worst = 0;
+  for (size_t i = 0; i < got[0].size(); ++i) {
+    const double tiled = of_bf16(got[0][i]);
+    const double error = std::abs(of_bf16(got[2][i]) - tiled) / (std::abs(tiled) / 60 + 2e-2);
+    worst = std::isnan(error) ? 1e9 : std::max(worst, error);
+  }
+  if (!few_agree || worst > 1) {
+    std::printf("WRONG few codes%s [%ld -> %ld] T %ld: bits %s, error %.2f\n",
+                is_gated ? " gated" : "", in, out, tokens, few_agree ? "same" : "DIFFER", worst);
+    return false;
   }
   if (got[0] == got[1]) return true;
   size_t differ = 0;
@@ -280,22 +303,34 @@ bool check_experts(cudaStream_t stream) {
   int cases = 0;
   for (const bool is_fp8 : {false, true}) {
     for (const bool is_gated : {false, true}) {
-      for (const int64_t tokens : {1, 3, 8, 9, 33, 64, 130, 513}) {
+      for (const auto& [tokens, few] : std::vector<std::pair<int64_t, bool>>{{1, false},
+                                                                             {3, false},
+                                                                             {8, false},
+                                                                             {9, false},
+                                                                             {33, false},
+                                                                             {64, false},
+                                                                             {130, false},
+                                                                             {513, false},
+                                                                             {1, true},
+                                                                             {5, true},
+                                                                             {33, true},
+                                                                             {130, true}}) {
         const int64_t unit = is_fp8 ? 16 : 8;
         const std::vector<ProductCase> all = {
             {16, 4, 17 * unit, 96, tokens, is_fp8, is_gated, !is_gated, false, 4},
             {8, 2, 8 * unit, 100, tokens, is_fp8, is_gated, false, true, 1},
             {128, 8, 24 * unit, 416, tokens, is_fp8, is_gated, !is_gated, true, 16},
             {12, 1, 130 * unit, 264, tokens, is_fp8, is_gated, true, false, 12}};
-        for (const ProductCase& c : all) {
+        for (ProductCase c : all) {
+          c.has_few_pairs = few;
           bool same = false;
           const double worst = check(c, stream, same);
           ++cases;
           if (worst <= 1 && same) continue;
           good = false;
-          std::printf("WRONG %s%s E %ld k %ld [%ld -> %ld] T %ld: error %.2f, bits %s\n",
-                      is_fp8 ? "fp8" : "bf16", is_gated ? " gated" : "", c.experts, c.k, c.in,
-                      c.out, tokens, worst, same ? "same" : "DIFFER");
+          std::printf("WRONG%s %s%s E %ld k %ld [%ld -> %ld] T %ld: error %.2f, bits %s\n",
+                      few ? " few" : "", is_fp8 ? "fp8" : "bf16", is_gated ? " gated" : "",
+                      c.experts, c.k, c.in, c.out, tokens, worst, same ? "same" : "DIFFER");
         }
       }
     }

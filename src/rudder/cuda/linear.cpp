@@ -148,7 +148,7 @@ Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> p
           fmt::format("[{} -> {}]: products of low-bit weights need multiples of 8", in, out),
           "quantization");
     }
-    return make_low_weight(parts, settings_.low, memory_, uploader, stream_, weight);
+    return make_low_weight(parts, 1, settings_.low, memory_, uploader, stream_, weight);
   }
   RUDDER_TRY(const ops::WeightFormat format, format_for(parts[0].format, parts[0].use));
   const bool is_fp8 = format == ops::kFp8Rows;

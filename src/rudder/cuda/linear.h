@@ -30,10 +30,12 @@ class Tuner;
 
 // Parts stacked along `out`, on the device.
 struct CudaWeight final : ops::PackedWeight {
-  ops::View weight;  // [out, in] bf16 | e4m3; of LowBits: its blocks, [bytes] u8
-  ops::View scale;   // [out] f32, of e4m3: value = stored * scale; of LowBits: its row factors
+  // [out, in] bf16 | e4m3; of LowBits: its blocks, [experts, bytes] u8 (1: no mixture)
+  ops::View weight;
+  ops::View scale;  // [out] f32, of e4m3: value = stored * scale; of LowBits: its row factors
   LowBits low;
-  ops::View bias;                                 // [out] bf16; optional
+  bool interleaves = false;  // LowBits of experts: rows of gate and up in turn (few_pairs.h)
+  ops::View bias;            // [out] bf16; optional
   mutable const ShapeKernels* kernels = nullptr;  // of its shape: of the Linear that prepared it
 };
 inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {

@@ -100,13 +100,20 @@ Result<WeightFormat> low_stored_format(const WeightFormat& file) {
   return format_of({code_of(file), group_of(file)});
 }
 
-Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const WeightFormat& of_wide,
-                                     DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
-                                     CudaWeight& weight) {
+namespace {
+
+// Where some parts of a weight go.
+struct LowRoom {
+  uint8_t* blocks;
+  float* row_factor;
+  bool interleaves;
+};
+
+Result<void> pack_parts(std::span<const LinearPart> parts, const LowBits& form, const LowRoom& room,
+                        Uploader& uploader, cudaStream_t stream) {
   const int64_t in = parts[0].in();
   int64_t out = 0;
   for (const LinearPart& part : parts) out += part.out();
-  RUDDER_TRY(const LowBits form, form_of(parts, of_wide));
   LoadScratch scratch(stream);
   PlainLowRows plain;
   plain.rows = out;
@@ -149,15 +156,35 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const We
     params.to = to;
     RUDDER_CUDA_TRY(launch_read_low_part(params, stream), "make_linear", "");
   }
-  RUDDER_TRY(weight.weight, memory.allocate_raw(DType::kU8, {low_weight_bytes(form, out, in)}));
-  RUDDER_TRY(weight.scale, memory.allocate_raw(DType::kF32, {out}));
-  weight.low = form;
   PackLowBitsParams pack;
   pack.from = plain;
   pack.form = form;
-  pack.to = weight.weight.data;
-  pack.row_factor = static_cast<float*>(weight.scale.data);
+  pack.interleaves = room.interleaves;
+  pack.to = room.blocks;
+  pack.row_factor = room.row_factor;
   RUDDER_CUDA_TRY(launch_pack_low_bits(pack, stream), "make_linear", "");
+  return {};
+}
+
+}  // namespace
+
+Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, int64_t experts,
+                                     const WeightFormat& of_wide, DeviceMemory& memory,
+                                     Uploader& uploader, cudaStream_t stream, CudaWeight& weight) {
+  RUDDER_TRY(const LowBits form, form_of(parts, of_wide));
+  const size_t each = parts.size() / static_cast<size_t>(experts);
+  int64_t out = 0;  // of one
+  for (const LinearPart& part : parts.first(each)) out += part.out();
+  const int64_t bytes = low_weight_bytes(form, out, parts[0].in());
+  RUDDER_TRY(weight.weight, memory.allocate_raw(DType::kU8, {experts, bytes}));
+  RUDDER_TRY(weight.scale, memory.allocate_raw(DType::kF32, {experts * out}));
+  weight.low = form;
+  for (int64_t e = 0; e < experts; ++e) {
+    const LowRoom room{static_cast<uint8_t*>(weight.weight.data) + e * bytes,
+                       static_cast<float*>(weight.scale.data) + e * out, weight.interleaves};
+    RUDDER_TRY_VOID(pack_parts(parts.subspan(static_cast<size_t>(e) * each, each), form, room,
+                               uploader, stream));
+  }
   return format_of(form);
 }
 

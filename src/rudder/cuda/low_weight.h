@@ -21,10 +21,11 @@ struct CudaWeight;
 // no multiples of 16.
 Result<ops::WeightFormat> low_stored_format(const ops::WeightFormat& file);
 
-// Fills weight, scale and low of `weight`. Parts of several formats become codes of 8 bits where
-// one of them needs these, in groups of the smallest; wide parts are rounded to `of_wide`, to
-// nearest. The value: what that is.
-Result<ops::WeightFormat> make_low_weight(std::span<const ops::LinearPart> parts,
+// Fills weight, scale and low of `weight`, of the parts of so many experts, as many of each, one
+// after the other (1: a weight); rows of one that interleaves lie as few_pairs.h has them. Parts of
+// several formats become codes of 8 bits where one of them needs these, in groups of the smallest;
+// wide parts are rounded to `of_wide`, to nearest. The value: what that is.
+Result<ops::WeightFormat> make_low_weight(std::span<const ops::LinearPart> parts, int64_t experts,
                                           const ops::WeightFormat& of_wide, DeviceMemory& memory,
                                           Uploader& uploader, cudaStream_t stream,
                                           CudaWeight& weight);

@@ -75,6 +75,10 @@ TapParams<1> tap_params(const ops::GatedActArgs& args) {
   return params_of<1>({&args.taps});
 }
 
+TapParams<kRouterPoints> tap_params(const ops::RouteTappedArgs& args) {
+  return params_of<kRouterPoints>({&args.logits, &args.chosen});
+}
+
 EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {
   const TapParams<1> taps = params_of<1>({&args.taps});
   const tensor::View& features = args.taps.table->features;

@@ -2,9 +2,11 @@
 // CudaOps.
 #pragma once
 
+#include "rudder/cuda/kernels/experts/route_tapped.h"
 #include "rudder/cuda/kernels/features/encode.h"
 #include "rudder/cuda/kernels/taps/tapped_rows.h"
 #include "rudder/ops/args.h"
+#include "rudder/ops/expert_args.h"
 
 namespace rudder::cuda {
 
@@ -16,6 +18,8 @@ TapParams<kResidualPoints> tap_params(const ops::ResidualNormArgs& args);
 
 bool is_tapped(const ops::GatedActArgs& args);
 TapParams<1> tap_params(const ops::GatedActArgs& args);
+
+TapParams<kRouterPoints> tap_params(const ops::RouteTappedArgs& args);
 
 // Of launch_encode(), and of the residual norm that is nothing but what stands behind it.
 EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks);

@@ -110,7 +110,7 @@ class ReplicatedEngine final : public Engine {
     const auto is_at_rest = [](const auto& replica) { return replica->core().is_at_rest(); };
     while (!std::ranges::all_of(replicas_, is_at_rest)) {
       for (const auto& replica : replicas_) {
-        const Result<void> health = replica->core().health();
+        Result<void> health = replica->core().health();
         if (!health && health.error().code == ErrorCode::kInternal) return health;
       }
       if (steady_clock::now() >= deadline) {

@@ -158,8 +158,8 @@ void HeadLens::collapse(std::span<const int32_t> made) {
     while (end < made.size() && made[end] == made[begin]) ++end;
     const auto first = static_cast<int64_t>(begin);
     const auto num = static_cast<int64_t>(end - begin);
-    model::collapse(weights_.residual, *ops_->stream_ops(), whole_.rows(first, num), made[begin],
-                    rows_.rows(first, num));
+    model::collapse(spec_.residual, weights_.residual, *ops_->stream_ops(), whole_.rows(first, num),
+                    made[begin], rows_.rows(first, num));
   }
 }
 

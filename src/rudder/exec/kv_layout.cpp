@@ -18,6 +18,7 @@ struct Kind {
   int64_t scale_bytes = 0;  // of the scales of its tokens
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t parts = 2;
   std::vector<size_t> layers;
 
   int64_t count() const { return static_cast<int64_t>(layers.size()); }
@@ -25,7 +26,7 @@ struct Kind {
 
 // Rows of head_dim numbers in a block of one layer.
 int64_t rows_of(const model::KvGeometry& a, int32_t block_size) {
-  return int64_t{2} * a.num_kv_heads * block_size;
+  return a.rows() * block_size;
 }
 
 int64_t layer_bytes(const model::KvGeometry& a, int32_t block_size, tensor::DType dtype) {
@@ -57,7 +58,7 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
     const int32_t window = has_window ? a.window + ask.lookback : 0;
     const auto same = [&](const Kind& kind) {
       return kind.window == window && kind.num_kv_heads == a.num_kv_heads &&
-             kind.head_dim == a.head_dim;
+             kind.head_dim == a.head_dim && kind.parts == a.parts;
     };
     auto kind = std::ranges::find_if(kinds, same);
     if (kind == kinds.end()) {
@@ -67,6 +68,7 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
            ask.kv.scales_tokens ? rows_of(a, ask.block_size) * int64_t{sizeof(float)} : 0,
            a.num_kv_heads,
            a.head_dim,
+           a.parts,
            {}});
       kind = kinds.end() - 1;
     }
@@ -178,6 +180,7 @@ ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry,
   kv.block_size = block_size;
   kv.num_kv_heads = geometry.num_kv_heads;
   kv.head_dim = geometry.head_dim;
+  kv.parts = geometry.parts;
   kv.group = at.group;
   const auto from_layer = [&](const ops::View& all) {
     return all.rows(at.index, all.num_rows() - at.index);
@@ -191,8 +194,8 @@ ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry,
   const int64_t bytes = layer_bytes(geometry, block_size, format.dtype);
   kv.storage = from_layer({begin + num_blocks * layout.scale_bytes,
                            format.dtype,
-                           {num_blocks * layout.number_bytes() / bytes, 2, geometry.num_kv_heads,
-                            int64_t{block_size} * geometry.head_dim}});
+                           {num_blocks * layout.number_bytes() / bytes, geometry.parts,
+                            geometry.num_kv_heads, int64_t{block_size} * geometry.head_dim}});
   return kv;
 }
 

@@ -462,6 +462,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
     models.lens = lens;
   }
   std::vector<HeldMemory> held;
+  held.reserve(loaded.size());
   for (Result<LoadedRank>& rank : loaded) held.push_back(std::move(rank->held));
   models.resident = std::make_shared<ResidentModel>(models.spec, std::move(held), std::move(lens));
   if (models.memory.feature_bytes > 0) {

@@ -79,6 +79,7 @@ Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& 
     const char* const what = std::holds_alternative<GatedDelta>(layer.mixer)  ? "a gated delta rule"
                              : std::holds_alternative<ShortConv>(layer.mixer) ? "short convolutions"
                              : space_of(layer) != nullptr                     ? "state spaces"
+                             : latent_of(layer) != nullptr                    ? "latent attention"
                              : attention != nullptr && attention->out_gate    ? "gated attention"
                              : experts_of(layer) != nullptr                   ? "experts"
                                                                               : nullptr;

@@ -50,14 +50,6 @@ void turn_neighbours(const Attention& attention, LinearModule& qkv) {
   }
 }
 
-// Of the tokens whose capture sets name some; nothing in steps without.
-void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
-  const ForwardBatch& batch = step.batch;
-  if (!captures_patterns(batch) || !batch.tapped->has_patterns(step.layer)) return;
-  step.ops.pattern_ops()->patterns(
-      {.attention = args, .table = batch.tap_table, .batch = &batch.taps, .layer = step.layer});
-}
-
 }  // namespace
 
 void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,

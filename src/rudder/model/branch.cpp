@@ -70,6 +70,13 @@ LayerStep LayerStep::with_scratch(const ops::View& other) const {
           .state = state};
 }
 
+void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
+  const ForwardBatch& batch = step.batch;
+  if (!captures_patterns(batch) || !batch.tapped->has_patterns(step.layer)) return;
+  step.ops.pattern_ops()->patterns(
+      {.attention = args, .table = batch.tap_table, .batch = &batch.taps, .layer = step.layer});
+}
+
 ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
                      const ops::Taps& taps) {
   const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);

@@ -143,6 +143,9 @@ struct MlpTaps {
 ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
                      const ops::Taps& taps);
 
+// Attention's patterns, of the tokens whose capture sets name some; nothing in steps without.
+void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step);
+
 // What a mixer gives: [T, width], before its output projection, in `buffer`; `free` is
 // another buffer of that size, whose contents nobody needs any more.
 struct Mixed {

@@ -198,7 +198,8 @@ std::vector<double> mean_magnitudes(const ScaledProducts& group, std::span<const
     sums[static_cast<size_t>(group.channels[i % width])] += std::abs(rows[i]);
   }
   // Channels have as many inputs each, so that their number makes no difference.
-  for (double& sum : sums) sum /= static_cast<double>(rows.size() / width);
+  const size_t num_rows = rows.size() / width;
+  for (double& sum : sums) sum /= static_cast<double>(num_rows);
   return sums;
 }
 

@@ -19,7 +19,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
           "'{}'", norm.weight.name);
     }
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
+      RUDDER_CHECK(vector.target->shape == vector.loaded(), "'{}'", vector.name);
     }
     for (const FilterTensor& filter : tensors.filters) {
       RUDDER_CHECK(filter.target->num_rows() == filter.count(), "'{}'", filter.name);

@@ -36,6 +36,8 @@ int64_t widest_whole_row(const ModelSpec& spec, ops::Rank rank) {
   for (const LayerSpec& layer : spec.layers) {
     if (const Attention* const attention = attention_of(layer))
       widest = std::max(widest, attention->q_width());
+    if (const LatentAttention* const latent = latent_of(layer))
+      widest = std::max(widest, latent->value_width());
     if (const auto* const delta = std::get_if<GatedDelta>(&layer.mixer))
       widest = std::max(widest, delta->value_width());
     if (const auto* const conv = std::get_if<ShortConv>(&layer.mixer))

@@ -23,6 +23,8 @@ using weights::TensorInfo;
 constexpr size_t kRingBytes = size_t{64} << 20;
 constexpr size_t kTensorAlignment = 4096;  // of a tensor's offset in the ring
 constexpr int64_t kTaskValues = int64_t{1} << 18;
+constexpr uint64_t kStackInputs = 32;  // that share a scale
+constexpr uint8_t kStackScale = 120;   // 2^-7: numbers are spread about as those in bf16
 
 // A range of addresses behind which the same memory lies again and again.
 class Ring {
@@ -68,14 +70,28 @@ tensor::Shape shape_of(const weights::TensorShape& shape) {
   return {extent(0), extent(1), extent(2)};
 }
 
+// Whether a quantisation of MXFP4 says that the tensor is codes (quantised/methods.cpp), of
+// [experts, inputs, rows] numbers.
+bool is_stack(const weights::TensorDecl& decl) {
+  return decl.shape.rank == 3 && (decl.name.ends_with(".experts.gate_up_proj") ||
+                                  decl.name.ends_with(".experts.down_proj"));
+}
+int64_t scales_of(const weights::TensorShape& shape) {
+  return static_cast<int64_t>(shape.dims[0] * shape.dims[1] / kStackInputs * shape.dims[2]);
+}
+
 class DummyCheckpoint final : public Checkpoint {
  public:
   // Values of vectors, by their kind.
   using Vectors = std::map<ValueKind, std::vector<tensor::BF16>>;
 
+  // `scales`: of stacks in MXFP4; empty: they are bf16.
   DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring, Vectors vectors,
-                  const TensorList& list)
-      : name_(std::move(name)), ring_(std::move(ring)), vectors_(std::move(vectors)) {
+                  std::vector<uint8_t> scales, const TensorList& list)
+      : name_(std::move(name)),
+        ring_(std::move(ring)),
+        vectors_(std::move(vectors)),
+        scales_(std::move(scales)) {
     for (ModelText& file : texts) texts_[file.name] = std::move(file.text);
     for (const ListedTensor& listed : list.tensors()) {
       // Layers differ: each tensor begins elsewhere in the ring.
@@ -83,9 +99,11 @@ class DummyCheckpoint final : public Checkpoint {
       const auto vector = vectors_.find(listed.kind);
       void* const data = vector != vectors_.end() ? static_cast<void*>(vector->second.data())
                                                   : ring_.data() + unit * kTensorAlignment;
-      tensors_.push_back(
-          {listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)}, "dummy"});
-      bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
+      if (!scales_.empty() && is_stack(listed.decl)) {
+        add_codes(listed.decl, data);
+      } else {
+        add(listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)});
+      }
     }
     std::sort(tensors_.begin(), tensors_.end(),
               [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
@@ -111,13 +129,38 @@ class DummyCheckpoint final : public Checkpoint {
   Result<void> check_unchanged() const override { return {}; }
 
  private:
+  void add(std::string name, const tensor::View& view) {
+    tensors_.push_back({std::move(name), view, "dummy"});
+    bytes_ += static_cast<int64_t>(view.bytes());
+  }
+  void add_codes(const weights::TensorDecl& decl, void* data) {
+    const auto experts = static_cast<int64_t>(decl.shape.dims[0]);
+    const auto groups = static_cast<int64_t>(decl.shape.dims[1] / kStackInputs);
+    const auto rows = static_cast<int64_t>(decl.shape.dims[2]);
+    add(decl.name + "_blocks",
+        {data, DType::kU8, {experts, rows, groups, int64_t{kStackInputs / 2}}});
+    add(decl.name + "_scales", {scales_.data(), DType::kU8, {experts, rows, groups}});
+  }
+
   const std::string name_;
   const Ring ring_;
   Vectors vectors_;
+  std::vector<uint8_t> scales_;
   std::map<std::string, std::string, std::less<>> texts_;
   std::vector<TensorInfo> tensors_;
   int64_t bytes_ = 0;
 };
+
+// False: bf16.
+Result<bool> is_of_mxfp4(const weights::HfConfig& config) {
+  if (!config.has("quantization_config")) return false;
+  RUDDER_TRY(const weights::HfConfig described, config.object("quantization_config"));
+  RUDDER_TRY(const std::string method, described.string("quant_method"));
+  if (method == "mxfp4") return true;
+  return fail(ErrorCode::kUnsupported,
+              "dummy weights are bf16, or experts in mxfp4; --quantization rounds them",
+              config.where("quantization_config"));
+}
 
 }  // namespace
 
@@ -125,20 +168,20 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
                                                                 const std::string& config_text) {
   RUDDER_TRY(const weights::HfConfig config,
              weights::HfConfig::parse(config_text, name + "/config.json"));
-  if (config.has("quantization_config")) {
-    return fail(ErrorCode::kUnsupported,
-                "dummy weights are bf16; --quantization fp8 makes them fp8",
-                config.where("quantization_config"));
-  }
+  RUDDER_TRY(const bool is_mxfp4, is_of_mxfp4(config));
   RUDDER_TRY(const ModelSpec spec, read_config(config));
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   const TensorList list(spec, architecture->names);
 
   int64_t largest = 0;
   int64_t longest_vector = 0;
+  int64_t most_scales = 0;
   for (const ListedTensor& tensor : list.tensors()) {
     int64_t& most = tensor.kind == ValueKind::kWeight ? largest : longest_vector;
     most = std::max(most, tensor.values);
+    if (is_mxfp4 && is_stack(tensor.decl)) {
+      most_scales = std::max(most_scales, scales_of(tensor.decl.shape));
+    }
   }
   const ValueTables tables(1.0 - static_cast<double>(architecture->names.norm_offset));
   RUDDER_TRY(Ring ring, Ring::make(static_cast<size_t>(2 * largest) + kRingBytes));
@@ -154,8 +197,9 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
     vectors[kind].resize(static_cast<size_t>(longest_vector));
     fill_values(vectors[kind], tables.of(kind), 0, 1, 0);
   }
-  return std::make_shared<DummyCheckpoint>(name, model_texts(config_text, spec.vocab),
-                                           std::move(ring), std::move(vectors), list);
+  return std::make_shared<DummyCheckpoint>(
+      name, model_texts(config_text, spec.vocab), std::move(ring), std::move(vectors),
+      std::vector<uint8_t>(static_cast<size_t>(most_scales), kStackScale), list);
 }
 
 }  // namespace rudder::model

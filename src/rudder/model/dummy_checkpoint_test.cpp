@@ -35,6 +35,30 @@ TEST(DummyCheckpoint, HasWhatTheConfigAsksFor) {
             2 * (2 * 152064 * int64_t{3584} + 3584 + 2 * (233'046'016 + int64_t{2} * 3584 + 4608)));
 }
 
+// With a quantization_config of MXFP4 the experts of gpt-oss are codes, which the loader takes.
+TEST(DummyCheckpoint, ExpertsMayBeMxfp4) {
+  std::string config = make_model_config("gpt-oss-20b", 1).value();
+  config.insert(config.find('{') + 1, R"("quantization_config": {"quant_method": "mxfp4"},)");
+  const auto checkpoint = make_dummy_checkpoint("gpt-oss-20b", config);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const std::string experts = "model.layers.0.mlp.experts.";
+  const auto* const blocks = (*checkpoint)->find(experts + "gate_up_proj_blocks");
+  const auto* const scales = (*checkpoint)->find(experts + "down_proj_scales");
+  ASSERT_TRUE(blocks != nullptr && scales != nullptr);
+  EXPECT_EQ(blocks->view.shape, (tensor::Shape{32, 5760, 90, 16}));
+  EXPECT_EQ(scales->view.shape, (tensor::Shape{32, 2880, 90}));
+  EXPECT_EQ(scales->view.as<uint8_t>()[scales->view.bytes() - 1], 120);
+  EXPECT_EQ((*checkpoint)->find(experts + "gate_up_proj"), nullptr);
+  const auto spec = read_spec(**checkpoint);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  const auto checked = check_tensors(**checkpoint, *spec);
+  EXPECT_TRUE(checked) << checked.error().to_string();
+  config.replace(config.find("mxfp4"), 5, "awq");
+  const auto refused = make_dummy_checkpoint("gpt-oss-20b", config);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+}
+
 // All of a tensor can be read, its values are spread as weights are, and layers differ.
 TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
   const auto checkpoint = dummy("qwen2.5-0.5b", 2);

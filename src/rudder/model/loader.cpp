@@ -52,7 +52,7 @@ struct StoredModel {
     }
     for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_TRY_VOID(binder.take(vector.name, Shape{vector.count.stored}));
+      RUDDER_TRY_VOID(binder.take(vector.name, vector.stored()));
     }
     for (const FilterTensor& filter : tensors.filters) {
       RUDDER_TRY_VOID(binder.take(filter.name, filter.stored()));
@@ -193,9 +193,10 @@ class Loader {
       RUDDER_TRY(*norm.target, load_norm(norm));
     }
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_TRY(const View stored, binder_.take(vector.name, Shape{vector.count.stored}));
-      const ops::Share share = vector.count.share;
+      RUDDER_TRY(const View stored, binder_.take(vector.name, vector.stored()));
+      const ops::Share share = vector.rows == 0 ? vector.count.share : ops::Share{0, vector.rows};
       RUDDER_TRY(*vector.target, upload_values(values_of(stored.rows(share.begin, share.count))));
+      vector.target->shape = vector.loaded();
     }
     for (const FilterTensor& filter : tensors.filters) {
       RUDDER_TRY(const View stored, binder_.take(filter.name, filter.stored()));
@@ -217,7 +218,7 @@ class Loader {
 
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
     ops::NormSpec norm;
-    norm.eps = spec_.norm_eps;
+    norm.eps = tensor.eps > 0 ? tensor.eps : spec_.norm_eps;
     RUDDER_TRY(norm.weight,
                load_norm_part(tensor.weight, tensor.width,
                               tensor.has_offset ? names_.norm_offset : 0, tensor.factor));

@@ -53,6 +53,9 @@ constexpr std::string_view kCwm = "CwmForCausalLM";
 
 constexpr std::string_view kGptOss = "GptOssForCausalLM";
 constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
+constexpr std::string_view kDeepSeekV2 = "DeepseekV2ForCausalLM";
+constexpr std::string_view kDeepSeekV3 = "DeepseekV3ForCausalLM";
+constexpr std::string_view kGlm4MoeLite = "Glm4MoeLiteForCausalLM";
 constexpr std::string_view kHybridNext = "Qwen3NextForCausalLM";
 constexpr std::string_view kHybrid = "Qwen3_5ForCausalLM";
 constexpr std::string_view kHybridMoe = "Qwen3_5MoeForCausalLM";
@@ -126,6 +129,25 @@ constexpr std::string_view kGlmAir =
     "use_qk_norm": false, "n_routed_experts": 128, "num_experts_per_tok": 8,
     "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
     "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.0)";
+constexpr std::string_view kGlmFlash =
+    R"("hidden_act": "silu", "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64, "v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1536, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
+    "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.8)";
+constexpr std::string_view kV2Lite =
+    R"("hidden_act": "silu", "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64, "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "norm_topk_prob": false, "routed_scaling_factor": 1.0, "rope_scaling": {"type": "yarn",
+    "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 4096})";
+constexpr std::string_view kV3Experts =
+    R"("hidden_act": "silu", "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "n_group": 8,
+    "topk_group": 4, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "rope_scaling": {
+    "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096})";
 constexpr std::string_view kNextExperts =
     R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 512,
@@ -260,6 +282,9 @@ constexpr ModelShape kShapes[] = {
     {"gpt-oss-20b", kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kGptOss32},
     {"gpt-oss-120b", kGptOss, 2880, 2880, 36, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kSilu},
     {"glm-4.5-air", kGlm4Moe, 4096, 10944, 46, 96, 8, 128, 151552, 131072, 1e6, 1e-5, false, kGlmAir},
+    {"glm-4.7-flash", kGlm4MoeLite, 2048, 10240, 47, 20, 20, 64, 154880, 202752, 1e6, 1e-5, false, kGlmFlash},
+    {"deepseek-v2-lite", kDeepSeekV2, 2048, 10944, 27, 16, 16, 64, 102400, 163840, 1e4, 1e-6, false, kV2Lite},
+    {"deepseek-v3", kDeepSeekV3, 7168, 18432, 61, 128, 128, 64, 129280, 163840, 1e4, 1e-6, false, kV3Experts},
     {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
     {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
     {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},

@@ -27,6 +27,27 @@ void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
   if (layer.is_last) out.add_vector("end_streams", count, target_in(weights, &Weights::end));
 }
 
+// Named as in DeepSeek V4's checkpoints, but for the last, which is of no layer there.
+void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
+                  HyperConnections::Weights* weights, LayerTensors& out) {
+  using Weights = HyperConnections::Weights;
+  const ops::StreamRule& rule = residual.rule;
+  const auto add_map = [&](const std::string& name, int64_t rows, int64_t scales,
+                           ops::StreamMap Weights::*member) {
+    ops::StreamMap* const map = target_in(weights, member);
+    out.add_matrix(name + "_fn", rows, rule.streams * layer.hidden,
+                   target_in(map, &ops::StreamMap::fn));
+    out.add_vector(name + "_base", rows, target_in(map, &ops::StreamMap::base));
+    out.add_vector(name + "_scale", scales, target_in(map, &ops::StreamMap::scale));
+  };
+  const int64_t scales = rule.iterations > 0 ? 3 : 2;
+  add_map("hc_attn", rule.rows(), scales, &Weights::mixer);
+  add_map("hc_ffn", rule.rows(), scales, &Weights::mlp);
+  if (layer.is_last && !residual.ends_in_mean) {
+    add_map("hc_head", rule.streams, 1, &Weights::end);
+  }
+}
+
 // Named as in Kimi K3's checkpoints, but for the last two, which are of no layer there.
 void list_tensors(const BlockSums& /*residual*/, const ResidualLayer& layer,
                   BlockSums::Weights* weights, LayerTensors& out) {
@@ -50,6 +71,10 @@ StreamNumbers stream_numbers(const MixedStreams& residual) {
   const auto count = static_cast<size_t>(residual.count);
   return {std::vector<float>(count, 1),
           std::vector<float>(count, 1.0f / static_cast<float>(residual.count))};
+}
+
+StreamNumbers stream_numbers(const HyperConnections& residual) {
+  return stream_numbers(MixedStreams{.count = residual.rule.streams});
 }
 
 StreamNumbers stream_numbers(const BlockSums& residual) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/ops/args.h"
+#include "rudder/ops/stream_args.h"
 #include "rudder/tap/site.h"
 #include "rudder/tensor/view.h"
 
@@ -26,13 +27,7 @@ struct OneStream {
 //   x_j = write_j * f(sum over i of read_i * x_i) + sum over i of mix_ij * x_i
 // What is left for the final norm is sum over i of end_i * x_i.
 struct MixedStreams {
-  // Where the numbers come from.
-  enum class Numbers : uint8_t {
-    kStatic,    // tensors: they are the same for every token
-    kPerToken,  // made of the token's streams. No pass has them: refused by name.
-  };
   int32_t count = 2;
-  Numbers numbers = Numbers::kStatic;
 
   struct Site {
     tensor::View read;   // [n] f32
@@ -43,6 +38,20 @@ struct MixedStreams {
     Site mixer;
     Site mlp;
     tensor::View end;  // [n] f32, of the last layer alone
+  };
+};
+
+// Streams as those, with numbers of each token, made of its streams (ops::ConnectStreamsArgs): mHC
+// of DeepSeek V4 and GLM 5.3 Flash; without a mix iHC of Hunyuan 4. What is left for the final norm
+// is read by a map of its own, or is the mean of the streams.
+struct HyperConnections {
+  ops::StreamRule rule;
+  bool ends_in_mean = false;
+
+  struct Weights {
+    ops::StreamMap mixer;
+    ops::StreamMap mlp;
+    ops::StreamMap end;  // of the last layer alone; empty: their mean
   };
 };
 
@@ -70,7 +79,7 @@ struct BlockSums {
   };
 };
 
-using Residual = std::variant<OneStream, MixedStreams, BlockSums>;
+using Residual = std::variant<OneStream, MixedStreams, HyperConnections, BlockSums>;
 
 // What the list of a layer's tensors depends on.
 struct ResidualLayer {
@@ -84,6 +93,8 @@ void list_tensors(const OneStream& residual, const ResidualLayer& layer,
                   OneStream::Weights* weights, LayerTensors& out);
 void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
                   MixedStreams::Weights* weights, LayerTensors& out);
+void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
+                  HyperConnections::Weights* weights, LayerTensors& out);
 void list_tensors(const BlockSums& residual, const ResidualLayer& layer,
                   BlockSums::Weights* weights, LayerTensors& out);
 
@@ -92,6 +103,10 @@ inline tap::ResidualForm form_of(const OneStream& /*residual*/) {
 }
 inline tap::ResidualForm form_of(const MixedStreams& residual) {
   return {tap::ResidualKind::kMixedStreams, residual.count};
+}
+// Taps need not know where the numbers come from.
+inline tap::ResidualForm form_of(const HyperConnections& residual) {
+  return {tap::ResidualKind::kMixedStreams, residual.rule.streams};
 }
 inline tap::ResidualForm form_of(const BlockSums& residual) {
   return {tap::ResidualKind::kBlockSums, 1 + residual.blocks, residual.layers};
@@ -109,6 +124,7 @@ struct StreamNumbers {
 };
 StreamNumbers stream_numbers(const OneStream& residual);
 StreamNumbers stream_numbers(const MixedStreams& residual);
+StreamNumbers stream_numbers(const HyperConnections& residual);
 StreamNumbers stream_numbers(const BlockSums& residual);
 inline StreamNumbers stream_numbers(const Residual& residual) {
   return std::visit([](const auto& kind) { return stream_numbers(kind); }, residual);

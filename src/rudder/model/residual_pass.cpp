@@ -98,6 +98,39 @@ class MixedStreamsOp {
   ops::StreamOps& ops_;
 };
 
+class HyperConnectionsOp {
+ public:
+  using Args = ops::ConnectStreamsArgs;
+
+  HyperConnectionsOp(const ModelSpec& spec, const Weights& weights, ops::Ops& ops)
+      : rule_(std::get<HyperConnections>(spec.residual).rule),
+        weights_(weights),
+        ops_(*ops.stream_ops()) {}
+
+  // Between a branch's read and its write nothing changes the streams: both make the numbers of
+  // what the branch has read.
+  void write(Args& args, BranchSite site) const { args.write = map_of(site); }
+  void read(Args& args, BranchSite site) const { args.read = map_of(site); }
+  void end(Args& args) const { args.read = of_layer(weights_.layers.size() - 1).end; }
+  void run(Args args) const {
+    args.rule = rule_;
+    ops_.connect_streams(args);
+  }
+
+ private:
+  const HyperConnections::Weights& of_layer(size_t layer) const {
+    return std::get<HyperConnections::Weights>(weights_.layers[layer].residual);
+  }
+  const ops::StreamMap& map_of(BranchSite site) const {
+    const HyperConnections::Weights& weights = of_layer(site.layer);
+    return site.branch == BranchKind::kMixer ? weights.mixer : weights.mlp;
+  }
+
+  const ops::StreamRule rule_;
+  const Weights& weights_;
+  ops::StreamOps& ops_;
+};
+
 class BlockSumsOp {
  public:
   using Args = ops::SumBlocksArgs;
@@ -240,8 +273,14 @@ class StreamsPass final : public ResidualPass {
 
 }  // namespace
 
-void collapse(const ResidualWeights& last, ops::StreamOps& ops, const View& x, int32_t streams,
-              const View& out) {
+void collapse(const Residual& kind, const ResidualWeights& last, ops::StreamOps& ops, const View& x,
+              int32_t streams, const View& out) {
+  if (const auto* const hyper = std::get_if<HyperConnections>(&kind)) {
+    return ops.connect_streams({.x = x,
+                                .read = std::get<HyperConnections::Weights>(last).end,
+                                .out = out,
+                                .rule = hyper->rule});
+  }
   if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
     return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
   }
@@ -340,11 +379,8 @@ Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
   }
   if (std::holds_alternative<BlockSums>(spec.residual))
     return std::make_unique<StreamsPass<BlockSumsOp>>(spec, weights, ops, products, buffers);
-  if (std::get<MixedStreams>(spec.residual).numbers != MixedStreams::Numbers::kStatic) {
-    return fail(ErrorCode::kUnsupported,
-                "mixed streams whose numbers depend on the token have no pass yet",
-                "residual.numbers");
-  }
+  if (std::holds_alternative<HyperConnections>(spec.residual))
+    return std::make_unique<StreamsPass<HyperConnectionsOp>>(spec, weights, ops, products, buffers);
   return std::make_unique<StreamsPass<MixedStreamsOp>>(spec, weights, ops, products, buffers);
 }
 

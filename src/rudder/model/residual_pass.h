@@ -48,13 +48,12 @@ struct ResidualWrite {
 // Reads rows of a residual of several streams, x [T, residual_width] act, as end() does: out, [T,
 // hidden] act. `last` is of the model's last layer. The rows have `streams` of the streams
 // (tap::ResidualForm::streams_at).
-void collapse(const ResidualWeights& last, ops::StreamOps& ops, const ops::View& x, int32_t streams,
-              const ops::View& out);
+void collapse(const Residual& kind, const ResidualWeights& last, ops::StreamOps& ops,
+              const ops::View& x, int32_t streams, const ops::View& out);
 
 class ResidualPass {
  public:
-  // kUnsupported, "residual": the backend has no ops for the kind; "residual.numbers": no pass has
-  // these. All parts outlive the pass.
+  // kUnsupported, "residual": the backend has no ops for the kind. All parts outlive the pass.
   static Result<std::unique_ptr<ResidualPass>> make(const ModelSpec& spec, const Weights& weights,
                                                     ops::Ops& ops, const Products& products,
                                                     const DecoderBuffers& buffers);

@@ -48,6 +48,13 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     attention->num_heads = static_cast<int32_t>(heads.q.count);
     attention->num_kv_heads = static_cast<int32_t>(heads.kv.count);
   }
+  if (LatentAttention* const latent = latent_of(layer)) {
+    int32_t& heads = latent->shape.num_heads;
+    if (heads % rank.count != 0) {
+      return indivisible(fmt::format("the {} heads of layer {}", heads, index), rank);
+    }
+    heads /= rank.count;
+  }
   if (GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer)) {
     if (delta->key_heads % rank.count != 0) {
       return indivisible(fmt::format("the {} key heads of layer {}", delta->key_heads, index),

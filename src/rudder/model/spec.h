@@ -14,6 +14,7 @@
 #include "rudder/model/experts.h"
 #include "rudder/model/gated_delta.h"
 #include "rudder/model/gated_mlp.h"
+#include "rudder/model/latent_attention.h"
 #include "rudder/model/layer_embedding.h"
 #include "rudder/model/no_branch.h"
 #include "rudder/model/parallel.h"
@@ -79,8 +80,8 @@ struct QueryGrowth {
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
-using Mixer =
-    std::variant<Attention, GatedDelta, ShortConv, StateSpace, Parallel, CustomMixer, NoMixer>;
+using Mixer = std::variant<Attention, LatentAttention, GatedDelta, ShortConv, StateSpace, Parallel,
+                           CustomMixer, NoMixer>;
 using Mlp = std::variant<GatedMlp, Experts, NoMlp>;
 
 // Where a layer normalises: before each branch, after it, or both.
@@ -106,6 +107,12 @@ inline const Attention* attention_of(const LayerSpec& layer) {
 }
 inline Attention* attention_of(LayerSpec& layer) {
   return const_cast<Attention*>(attention_of(std::as_const(layer)));
+}
+inline const LatentAttention* latent_of(const LayerSpec& layer) {
+  return std::get_if<LatentAttention>(&layer.mixer);
+}
+inline LatentAttention* latent_of(LayerSpec& layer) {
+  return std::get_if<LatentAttention>(&layer.mixer);
 }
 inline const StateSpace* space_of(const LayerSpec& layer) {
   if (const auto* const both = std::get_if<Parallel>(&layer.mixer)) return &both->space;
@@ -141,14 +148,24 @@ inline tap::Routing routing_of(const LayerSpec& layer) {
 }
 
 // What a layer keeps of a token in the KV cache: keys and values of so many heads of so many
-// elements, read by the `window` tokens from it on (0: by all). Zeros: it keeps nothing.
+// elements, or one row that both are made of (`parts` 1), read by the `window` tokens from it on
+// (0: by all). Zeros: it keeps nothing.
 struct KvGeometry {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t window = 0;
+  int32_t parts = 2;
+
+  int64_t rows() const { return int64_t{parts} * num_kv_heads; }  // of head_dim
 };
 // Of a layer that reads another's (Attention.kv_layer) nothing is kept either.
 inline KvGeometry kv_geometry(const LayerSpec& layer) {
+  if (const LatentAttention* const latent = latent_of(layer)) {
+    return {.num_kv_heads = 1,
+            .head_dim = static_cast<int32_t>(latent->shape.row()),
+            .window = 0,
+            .parts = 1};
+  }
   const Attention* const a = attention_of(layer);
   if (a == nullptr || !a->own_kv) return {};
   return KvGeometry{a->num_kv_heads, a->head_dim, a->window};
@@ -207,6 +224,7 @@ inline int64_t residual_width(const ModelSpec& spec) {
 // before them, weighted by a softmax, and one stage has all layers.
 inline bool runs_trees(const ModelSpec& spec) {
   return spec.stage.is_alone() && std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
+           if (latent_of(layer) != nullptr) return true;
            return softmax_of(layer) != nullptr && attention_of(layer)->window == 0;
          });
 }

@@ -19,7 +19,7 @@ Result<std::vector<int64_t>> layer_costs(const ModelSpec& whole, const WeightNam
         geometry.window > 0 ? std::min<int64_t>(geometry.window, kStageContext) : kStageContext;
     RUDDER_TRY(const int64_t weights, tensor_bytes(layer_tensors(whole, names, i), format_of));
     costs.push_back(weights + state_bytes(whole.layers[i]).state +
-                    2 * tokens * geometry.num_kv_heads * kv.row_bytes(geometry.head_dim));
+                    tokens * geometry.rows() * kv.row_bytes(geometry.head_dim));
   }
   RUDDER_TRY(const int64_t head, linear_bytes(head_module(whole, names), format_of));
   costs.back() += head;

@@ -22,13 +22,17 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     const GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer);
     tap::Heads heads;
     if (attention != nullptr) heads = {attention->num_heads * rank.count, attention->head_dim};
+    if (const LatentAttention* const latent = latent_of(layer)) {
+      heads = {latent->shape.num_heads * rank.count, latent->shape.value_dim};
+    }
     if (delta != nullptr) heads = {delta->value_heads * rank.count, delta->value_dim};
     const ShortConv* const conv = std::get_if<ShortConv>(&layer.mixer);
     if (conv != nullptr) heads = {1, conv->width * rank.count};
     const StateSpace* const space = std::get_if<StateSpace>(&layer.mixer);
     if (space != nullptr) heads = {space->heads * rank.count, space->head_dim};
     geometry.heads.push_back(heads);
-    geometry.weighing.push_back(attention == nullptr ? 0 : heads.count);
+    geometry.weighing.push_back(attention == nullptr && latent_of(layer) == nullptr ? 0
+                                                                                    : heads.count);
     add(heads.count > 0, Site::kAttnZ);
     const GatedMlp* const mlp = gated_mlp_of(layer);
     add(mlp != nullptr, Site::kMlpAct);

@@ -73,7 +73,10 @@ void TensorList::add_tensors(const LayerTensors& tensors) {
   }
   for (const NormTensor& norm : tensors.norms) add_norm(norm);
   for (const VectorTensor& vector : tensors.vectors) {
-    add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
+    const auto columns = static_cast<uint64_t>(vector.count.stored);
+    const auto rows = static_cast<uint64_t>(vector.rows);
+    add(vector.name, rows == 0 ? TensorShape::of({columns}) : TensorShape::of({rows, columns}),
+        vector.kind);
   }
   for (const FilterTensor& filter : tensors.filters) {
     const auto channels = static_cast<uint64_t>(filter.stored()[0]);

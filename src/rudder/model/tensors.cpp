@@ -63,6 +63,12 @@ void LayerTensors::add_vector(std::string_view name, Extent count, ops::View* ta
   vectors.push_back({fmt::format("{}{}", prefix, name), count, target, kind});
 }
 
+void LayerTensors::add_matrix(std::string_view name, int64_t rows, int64_t columns,
+                              ops::View* target) {
+  add_vector(name, columns, target);
+  vectors.back().rows = rows;
+}
+
 void LayerTensors::add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
                                ops::View* target) {
   filters.push_back({fmt::format("{}{}", prefix, name), std::move(runs), length, target});

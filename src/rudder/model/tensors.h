@@ -28,6 +28,7 @@ struct NormTensor {
   ops::NormSpec* target = nullptr;
   bool has_offset = true;  // its weight lacks what those of the model's norms lack
   float factor = 1;        // that its weight is multiplied by
+  float eps = 0;           // 0: that of the model's norms
 };
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
@@ -83,12 +84,18 @@ struct ScaleTensor {
 // of a rectified gate of length 3 zero, as they are in trained models.
 enum class ValueKind : uint8_t { kWeight, kGain, kGateSigma };
 
-// [count], f32 when loaded.
+// [count], or a matrix of that many columns; f32 when loaded.
 struct VectorTensor {
   std::string name;
   Extent count;
   ops::View* target = nullptr;
   ValueKind kind = ValueKind::kWeight;
+  int64_t rows = 0;  // of a matrix, which is whole on every rank; 0: it is none
+
+  tensor::Shape stored() const {
+    return rows == 0 ? tensor::Shape{count.stored} : tensor::Shape{rows, count.stored};
+  }
+  tensor::Shape loaded() const { return rows == 0 ? tensor::Shape{count.count()} : stored(); }
 };
 
 // A filter of `length` numbers for each channel: [channels, 1, length] in the checkpoint, flat and
@@ -139,6 +146,7 @@ struct LayerTensors {
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
   void add_vector(std::string_view name, Extent count, ops::View* target,
                   ValueKind kind = ValueKind::kWeight);
+  void add_matrix(std::string_view name, int64_t rows, int64_t columns, ops::View* target);
   void add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
                    ops::View* target);
   void add_channels(std::string_view name, std::vector<Extent> runs, ops::View* target);

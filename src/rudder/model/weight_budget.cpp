@@ -69,7 +69,7 @@ Result<int64_t> tensor_bytes(const LayerTensors& tensors, const FormatOf& format
   for (const NormTensor& norm : tensors.norms) {
     numbers += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count();
   }
-  for (const VectorTensor& vector : tensors.vectors) numbers += vector.count.count();
+  for (const VectorTensor& vector : tensors.vectors) numbers += vector.loaded().numel();
   for (const FilterTensor& filter : tensors.filters) numbers += filter.count();
   int64_t bytes = numbers * int64_t{sizeof(float)};
   for (const LinearModule& module : tensors.linears) {

@@ -46,7 +46,7 @@ struct ResidualNormArgs {
   View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
   NormSpec delta_norm = {};  // post-norm of the branch (as in Gemma 2)
   NormSpec norm = {};        // pre-norm of the next branch
-  View out = {};             // [T, hidden] act, or F8E4M3 with out_scale
+  View out = {};             // [T, hidden] act (may be `x`), or F8E4M3 with out_scale
   View out_scale = {};       // [T] f32, only with F8E4M3
   View out_act = {};         // [T, hidden] act: the normed row beside an `out` of F8E4M3; optional
   Taps delta_taps = {};      // attn_out, mlp_out
@@ -123,15 +123,16 @@ struct LinearArgs {
 // normal f32 is read as zeros.
 struct KvLayer {
   View storage =
-      {};  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3 | I8
+      {};  // [num_blocks, parts, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3 | I8
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t parts = 2;  // keys and values; 1: a row is both
   int32_t group = 0;  // whose block table names its blocks
   View k_scale = {};  // [num_kv_heads] f32, > 0; only with F8E4M3, empty: 1
   View v_scale = {};
-  // [num_blocks, width] f32: of each block first [2, num_kv_heads, block_size], then what belongs
-  // to other layers. Empty: tokens have no scales.
+  // [num_blocks, width] f32: of each block first [parts, num_kv_heads, block_size], then what
+  // belongs to other layers. Empty: tokens have no scales.
   View token_scales = {};
 
   KvFormat format() const { return {storage.dtype, !token_scales.empty()}; }

@@ -12,6 +12,7 @@
 #include "rudder/ops/comm.h"
 #include "rudder/ops/expert_args.h"
 #include "rudder/ops/feature_args.h"
+#include "rudder/ops/latent_args.h"
 #include "rudder/ops/look_up_args.h"
 #include "rudder/ops/state_args.h"
 #include "rudder/ops/stream_args.h"
@@ -72,12 +73,22 @@ class PatternOps {
   virtual void end_patterns(const EndPatternsArgs& args) = 0;
 };
 
-// A residual of several rows: mixed streams, sums of blocks.
+// A residual of several rows: mixed streams, sums of blocks, hyper-connections.
 class StreamOps {
  public:
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
+  virtual void connect_streams(const ConnectStreamsArgs& args) = 0;
+};
+
+// Attention over one row of each token, of which keys and values are made. attention(), patterns()
+// and keep_paths() of a backend that has this take a KvLayer of one part.
+class LatentOps {
+ public:
+  virtual ~LatentOps() = default;
+  virtual void latent_prep(const LatentPrepArgs& args) = 0;
+  virtual void latent_values(const LatentValuesArgs& args) = 0;
 };
 
 // Mixers that keep a state of each sequence, by convolutions and linear recurrences; and gates of
@@ -88,7 +99,13 @@ class StateOps {
   virtual void convolve(const ConvolveArgs& args) = 0;
   virtual void recur(const RecurArgs& args) = 0;
   virtual void gate_rows(const GateRowsArgs& args) = 0;
+  virtual LatentOps* latent_ops() { return nullptr; }  // null: it has no latent rows
+  virtual StateLimits state_limits() const { return {}; }
 };
+
+inline LatentOps* latent_ops_of(StateOps* states) {
+  return states == nullptr ? nullptr : states->latent_ops();
+}
 
 // Steering and captures of what routers make.
 class RouterTapOps {
@@ -105,7 +122,6 @@ class ExpertOps {
   // `out` of the weight are those of one expert.
   virtual Result<LinearWeight> make_experts(std::span<const LinearPart> parts, int64_t experts) = 0;
   virtual void route(const RouteArgs& args) = 0;
-  virtual bool scales_experts() const { return true; }  // whether it knows RouteArgs.expert_scales
   virtual void expert_linear(const ExpertLinearArgs& args) = 0;
   virtual void combine_experts(const CombineExpertsArgs& args) = 0;
   virtual RouterTapOps* router_taps() { return nullptr; }  // null: it taps no routers

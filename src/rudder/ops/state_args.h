@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "rudder/ops/args.h"
+#include "rudder/ops/state_kind.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
@@ -35,7 +36,6 @@ struct StateAccess {
   StateBatch batch;
   LayerState layer;
 };
-inline constexpr int64_t kStateLine = 64;
 
 // A causal convolution of each channel by itself, over the tokens of a sequence:
 //   y_t = bias + sum over j < length of weight_j * x_(t - length + 1 + j);  out_t = y_t, or
@@ -52,12 +52,6 @@ struct ConvolveArgs {
   View out;  // [T, channels] act, other memory than x
 
   int64_t channels() const { return out.shape[1]; }
-};
-
-// How a recurrence takes a token in.
-enum class RecurRule : uint8_t {
-  kDelta,  // corrects what the state gives for k, which has length one as q has
-  kSum,    // adds
 };
 
 // A linear recurrence of each value head over the tokens of a sequence, on a state S [key_dim,
@@ -103,9 +97,6 @@ struct RecurArgs {
            (b_begin < 0 ? 0 : value_heads);
   }
 };
-
-// What a gate multiplies by.
-enum class GateFunction : uint8_t { kSigmoid, kSilu, kItself };
 
 // out = n * f(gate), where n is x, RMS-normed in runs of `run` where there is a norm; with
 // `gates_first` the norm is of x * f(gate). In fp32, rounded once.

@@ -37,4 +37,49 @@ struct SumBlocksArgs {
   tensor::View out = {};    // [T, hidden] act, other memory than x and delta
 };
 
+// How numbers of a token's streams are made of the streams (hyper-connections).
+struct StreamRule {
+  int32_t streams = 4;
+  int32_t iterations = 20;  // of the mix's Sinkhorn; 0: streams are not mixed
+  float eps = 1e-6f;        // of pre and of the mix
+  float norm_eps = 1e-6f;
+  float magnitude = 2;  // of post
+  float post_eps = 0;
+
+  int64_t rows() const {  // of a map for all of them
+    return int64_t{2} * streams + (iterations > 0 ? int64_t{streams} * streams : 0);
+  }
+};
+
+// What they are made by: rows of pre, of post, and of the mix in the order of its numbers, or of
+// pre alone.
+struct StreamMap {
+  tensor::View fn = {};     // [rows, n * hidden] f32
+  tensor::View base = {};   // [rows] f32
+  tensor::View scale = {};  // f32: of pre, of post, of the mix
+
+  bool empty() const { return fn.empty(); }
+};
+
+// As MixStreamsArgs, with numbers of each token, made of x as it is before the op does what they
+// are for. With f the row of all streams, m = fn f / sqrt(mean(f^2) + norm_eps), and by the write's
+// map
+//   post_j = magnitude * sigmoid(m_(n+j) * scale_1 + base_(n+j)) + post_eps
+//   c_ij = softmax over j of (m_(2n+in+j) * scale_2 + base_(2n+in+j)) + eps
+//   c_ij = c_ij / (eps + sum over i of c_ij); then, iterations - 1 times, the same over j and over
+//   i x_j = post_j * delta + sum over i of c_ij * x_i;  not mixed: x_j = post_j * delta + x_j
+// by the read's
+//   pre_i = sigmoid(m_i * scale_0 + base_i) + eps;  out = sum over i of pre_i * x_i
+// and without a read's map out is the mean of the streams. Numbers are made in double and rounded
+// to fp32; sums of streams are as in MixStreamsArgs. Source: transformers, modeling_deepseek_v4.py
+// (DeepseekV4HyperConnection), modeling_hy_v4.py (without the mix).
+struct ConnectStreamsArgs {
+  tensor::View x;           // [T, n * hidden] act, in place
+  tensor::View delta = {};  // [T, hidden] act
+  StreamMap write = {};     // with a delta
+  StreamMap read = {};
+  tensor::View out = {};  // [T, hidden] act, other memory than x and delta
+  StreamRule rule = {};
+};
+
 }  // namespace rudder::ops

@@ -19,10 +19,16 @@ struct Alias {
   std::string_view name;
   Site site;
 };
-constexpr std::array<Alias, 4> kAliases = {{{"pre_attn", Site::kResidPre},
+constexpr std::array<Alias, 7> kAliases = {{{"pre_attn", Site::kResidPre},
                                             {"post_attn", Site::kResidMid},
                                             {"post_mlp", Site::kResidPost},
-                                            {"post_block", Site::kResidPost}}};
+                                            {"post_block", Site::kResidPost},
+                                            {"mhc_streams_pre_attn", Site::kResidPre},
+                                            {"mhc_streams_pre_mlp", Site::kResidMid},
+                                            {"mhc_streams_final", Site::kResidPost}}};
+
+// Numbers that streams are written by, of hyper-connections: ends of names.
+constexpr std::array<std::string_view, 2> kStreamNumbers = {"_post_mix", "_res_mix"};
 
 // Names of TransformerLens below "blocks.L." that are no "hook_" and the name of a site.
 constexpr std::array<Alias, 4> kHookAliases = {{{"attn.hook_z", Site::kAttnZ},
@@ -118,6 +124,14 @@ Result<SiteRef> parse_site(std::string_view text) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is, in TransformerLens, {}", text, misnomer.meaning));
   }
+  for (const std::string_view end : kStreamNumbers) {
+    if (!text.starts_with("mhc_") || !text.ends_with(end)) continue;
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("'{}' is the numbers that streams are written by, which are no site: what "
+                    "they are made of is resid_pre or resid_mid, all streams of it",
+                    text));
+  }
   constexpr std::string_view kBlocks = "blocks.";
   constexpr std::string_view kHook = "hook_";
   if (text.starts_with(kBlocks)) {
@@ -185,6 +199,8 @@ RowParts Geometry::parts(Point point) const {
   const auto layer = static_cast<size_t>(point.layer);
   if (point.site == Site::kAttnZ) return heads[layer];
   if (is_residual(point.site)) return {residual.streams, hidden};
+  const bool routes = point.site == Site::kRouterLogits || point.site == Site::kRoutedExperts;
+  if (routes && !has_experts(point.layer)) return {1, 0};
   if (point.site == Site::kRouterLogits) return {1, routing[layer].experts};
   if (point.site == Site::kRoutedExperts) return {1, routing[layer].chosen};
   return {1, point.site == Site::kMlpAct ? mlp_width[layer] : hidden};

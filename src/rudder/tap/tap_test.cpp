@@ -53,6 +53,19 @@ TEST(Site, ArticleNamesAreAliases) {
   EXPECT_EQ(parse_site("post_block")->site, Site::kResidPost);
 }
 
+TEST(Site, NamesOfStreamsAreAliasesAndTheirNumbersAreRefused) {
+  EXPECT_EQ(parse_site("mhc_streams_pre_attn")->site, Site::kResidPre);
+  EXPECT_EQ(parse_site("mhc_streams_pre_mlp")->site, Site::kResidMid);
+  EXPECT_EQ(parse_site("mhc_streams_final")->site, Site::kResidPost);
+  for (const char* const name :
+       {"mhc_attn_post_mix", "mhc_ffn_post_mix", "mhc_attn_res_mix", "mhc_ffn_res_mix"}) {
+    const auto site = parse_site(name);
+    ASSERT_FALSE(site) << name;
+    EXPECT_EQ(site.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(site.error().message.find("no site"), std::string::npos);
+  }
+}
+
 TEST(Site, NamesOfTransformerLens) {
   EXPECT_EQ(parse_site("blocks.7.mlp.hook_post")->site, Site::kMlpAct);
   EXPECT_EQ(parse_site("blocks.7.mlp.hook_in")->site, Site::kMlpIn);

@@ -177,7 +177,8 @@ class FakeExecutor final : public step::Executor {
   };
   struct SlowCopy {
     step::ObjectCopy copy;
-    step::StepId due = 0;  // it is done when this step is, or one that waits for it
+    step::StepId begun = 0;  // the step whose plan has it
+    step::StepId due = 0;    // it is done when this step is, or one that waits for it
   };
   struct BlockUse {
     step::StepId last_use = 0;  // the last launched step with a sequence that reads or writes it

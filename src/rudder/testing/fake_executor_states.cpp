@@ -15,7 +15,8 @@ void FakeExecutor::begin_slow_copies(const step::StepPlan& plan) {
     const auto later =
         static_cast<step::StepId>(drawn % static_cast<uint32_t>(options_.copy_steps + 1));
     const step::StepId before = slow_copies_.empty() ? 0 : slow_copies_.back().due;
-    slow_copies_.push_back({.copy = copy, .due = std::max(before, plan.id + later)});
+    slow_copies_.push_back(
+        {.copy = copy, .begun = plan.id, .due = std::max(before, plan.id + later)});
     for (const int64_t state : {copy.from.index, copy.to.index}) {
       state_uses_[static_cast<size_t>(state)].last_copy = copies_begun_;
     }
@@ -23,10 +24,11 @@ void FakeExecutor::begin_slow_copies(const step::StepPlan& plan) {
   }
 }
 
-// A step of nothing waits for one.
+// A step of nothing waits for one of those before it.
 void FakeExecutor::end_slow_copies(const step::StepPlan& plan) {
   bool waits = plan.seqs.empty() && plan.copies_before.empty();
-  while (!slow_copies_.empty() && (waits || slow_copies_.front().due <= plan.id)) {
+  while (!slow_copies_.empty() && slow_copies_.front().begun <= plan.id &&
+         (waits || slow_copies_.front().due <= plan.id)) {
     copy_states({&slow_copies_.front().copy, 1});
     slow_copies_.pop_front();
     ++copies_done_;

@@ -19,6 +19,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::ExpertOps,
                       public ops::RouterTapOps,
                       public ops::StateOps,
+                      public ops::LatentOps,
                       public ops::AdapterOps,
                       public ops::RankOps {
  public:
@@ -49,12 +50,15 @@ class ForwardingOps : public ops::Ops,
   ops::RouterTapOps* router_taps() override {
     return this_if<ops::RouterTapOps>(ops::router_taps_of(inner_->expert_ops()), this);
   }
+  ops::LatentOps* latent_ops() override {
+    return this_if<ops::LatentOps>(ops::latent_ops_of(inner_->state_ops()), this);
+  }
   ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
+  ops::StateLimits state_limits() const override { return inner_->state_ops()->state_limits(); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
   }
-  bool scales_experts() const override { return inner_->expert_ops()->scales_experts(); }
   ops::AdapterOps* adapter_ops() override {
     return this_if<ops::AdapterOps>(inner_->adapter_ops(), this);
   }
@@ -103,6 +107,9 @@ class ForwardingOps : public ops::Ops,
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
   }
+  void connect_streams(const ops::ConnectStreamsArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::connect_streams, args);
+  }
   void route(const ops::RouteArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::route, args);
   }
@@ -123,6 +130,12 @@ class ForwardingOps : public ops::Ops,
   }
   void gate_rows(const ops::GateRowsArgs& args) override {
     run(&ops::Ops::state_ops, &ops::StateOps::gate_rows, args);
+  }
+  void latent_prep(const ops::LatentPrepArgs& args) override {
+    forward([args](ops::Ops& ops) { ops.state_ops()->latent_ops()->latent_prep(args); });
+  }
+  void latent_values(const ops::LatentValuesArgs& args) override {
+    forward([args](ops::Ops& ops) { ops.state_ops()->latent_ops()->latent_values(args); });
   }
   void shrink_adapters(const ops::AdaptArgs& args) override {
     run(&ops::Ops::adapter_ops, &ops::AdapterOps::shrink_adapters, args);

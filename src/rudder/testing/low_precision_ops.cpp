@@ -74,6 +74,7 @@ class LowPrecisionOps final : public PassingOps {
   std::string name() const override { return "low-precision"; }
   ops::FeatureOps* feature_ops() override { return nullptr; }  // it rounds nothing between encodes
   ops::PatternOps* pattern_ops() override { return nullptr; }
+  ops::LatentOps* latent_ops() override { return nullptr; }
   DType act_dtype() const override { return DType::kBF16; }
   ops::KvFormat kv_format() const override { return precision_.kv; }  // the reference takes each
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
@@ -217,7 +218,7 @@ class LowPrecisionOps final : public PassingOps {
     wide.out_act = act.view();
     run(&ops::Ops::residual_norm, wide, args.out);
     act.done();
-    x.round_to(args.x);
+    if (args.out.data != args.x.data) x.round_to(args.x);
   }
 
   void linear(const ops::LinearArgs& args) override {
@@ -276,6 +277,27 @@ class LowPrecisionOps final : public PassingOps {
     Wide x(args.x);
     Out out(args.out);
     inner_->stream_ops()->mix_streams({.x = x.view(), .read = args.read, .out = out.view()});
+    out.done();
+  }
+
+  void connect_streams(const ops::ConnectStreamsArgs& args) override {
+    ops::ConnectStreamsArgs part = args;
+    if (!args.delta.empty()) {
+      Wide x(args.x);
+      Wide delta(args.delta);
+      part.x = x.view();
+      part.delta = delta.view();
+      part.out = {};
+      inner_->stream_ops()->connect_streams(part);
+      x.round_to(args.x);
+    }
+    if (args.out.empty()) return;
+    Wide x(args.x);
+    Out out(args.out);
+    part.x = x.view();
+    part.delta = {};
+    part.out = out.view();
+    inner_->stream_ops()->connect_streams(part);
     out.done();
   }
 

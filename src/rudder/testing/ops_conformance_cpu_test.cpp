@@ -14,6 +14,7 @@
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
+#include "rudder/testing/ops_conformance_latent.h"
 #include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
 #include "rudder/testing/ops_conformance_taps.h"
@@ -106,6 +107,8 @@ Backend query_rounding_backend() {
   return backend;
 }
 
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsLatent, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsLatent, ::testing::ValuesIn(code_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsStates, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsAttention, ::testing::Values(query_rounding_backend()),
                          name_of);

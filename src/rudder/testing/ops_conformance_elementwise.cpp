@@ -49,11 +49,13 @@ TEST_P(OpsConformance, ResidualNorm) {
       args.out_scale = poisoned(DType::kF32, {rows});
     } else if (has_out) {
       // The branch's buffer is often the next norm's output.
-      args.out = has_delta && round % 3 == 0 ? args.delta : poisoned({rows, hidden});
+      args.out = round % 3 != 0 ? poisoned({rows, hidden}) : has_delta ? args.delta : args.x;
     }
     ops_.residual_norm(args);
     const std::string what = shape_text(rows, hidden) + ", round " + std::to_string(round);
-    expect_close(read(args.x), residual, 2e-6 * (1 + max_abs(residual)), what);
+    if (args.out.data != args.x.data) {
+      expect_close(read(args.x), residual, 2e-6 * (1 + max_abs(residual)), what);
+    }
     if (!has_out) continue;
     // The norm may read the sum before or after it is rounded to act.
     const Matrix expected = reference_norm(residual, read(args.norm));

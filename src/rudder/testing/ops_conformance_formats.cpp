@@ -176,6 +176,16 @@ class DrawnParts {
   std::list<HostTensor> memory_;
 };
 
+// How exact a sum is, as a power of two of its terms's terms: of a GPU, whose fp8 sums keep 14
+// bits and are rounded before and after they are scaled; which rounds numbers to act where it
+// does not multiply codes, and tokens to 8 bits in front of weights with a scale a row.
+int bits_of_sums(const WeightFormat& format, const WeightFormat& stored, DType act) {
+  if (stored.is_wide()) return -18;
+  if (act != DType::kBF16) return -12;
+  if (format.codes == Codes::kI8 && format.group == 0) return -8;
+  return stored == ops::kFp8Rows || stored == ops::kMxfp4 ? -12 : -9;
+}
+
 }  // namespace
 
 // Parts of one format, stacked. What a backend does not multiply out is not quantised again; what
@@ -203,15 +213,7 @@ TEST_P(OpsConformance, LinearOfEveryFormat) {
     EXPECT_TRUE(ops::may_take(*stored, weight->input));
     // A backend's own form of codes and scales holds the same numbers.
     const bool is_kept = !stored->is_wide();
-    // How exact a sum is, as a power of two of its terms's terms: of a GPU, whose fp8 sums keep 14
-    // bits and are rounded before and after they are scaled; which rounds numbers to act where it
-    // does not multiply codes, and tokens to 8 bits in front of weights with a scale a row.
-    const bool is_on_gpu = is_kept && act_ == DType::kBF16;
-    const bool is_int8 = format.codes == Codes::kI8 && format.group == 0;
-    const int bits = !is_kept                                ? -18
-                     : is_on_gpu && is_int8                  ? -8
-                     : is_on_gpu && *stored != ops::kFp8Rows ? -9
-                                                             : -12;
+    const int bits = bits_of_sums(format, *stored, act_);
     const Matrix multiplied =
         is_kept ? numbers : rounded(numbers, ops::stored_parts(*stored, 1, 1).codes.dtype);
     for (const int64_t rows : {1, 5, 33, 70}) {
@@ -234,79 +236,97 @@ TEST_P(OpsConformance, LinearOfEveryFormat) {
 }
 
 // Experts in codes that a backend may multiply as they are: in tiles of few pairs and of many.
-TEST_P(OpsConformance, ExpertsOfMxfp4) {
+TEST_P(OpsConformance, ExpertsOfEveryFormat) {
   ops::ExpertOps* const experts = ops_.expert_ops();
   if (experts == nullptr) GTEST_SKIP() << "it has no experts";
   constexpr int64_t kExperts = 5;
   constexpr int64_t kChosen = 2;
-  constexpr int64_t kIn = 160;
+  constexpr int64_t kIn = 192;
   constexpr int64_t kHalf = 56;
-  DrawnParts drawn(random_);
-  std::vector<Matrix> numbers(kExperts, Matrix(0, kIn));
-  std::vector<Matrix> sizes(kExperts, Matrix(0, kIn));
-  std::vector<Matrix> biases(kExperts, Matrix(1, 2 * kHalf));
-  std::list<std::vector<float>> memory;
-  std::vector<ops::LinearPart> parts;
-  for (size_t e = 0; e < kExperts; ++e) {
-    for (const int64_t half : {0, 1}) {
-      parts.push_back(drawn.draw(ops::kMxfp4, kHalf, kIn, numbers[e], sizes[e]));
-      std::vector<float>& bias = memory.emplace_back(random_values(kHalf));
-      for (size_t i = 0; i < bias.size(); ++i) {
-        bias[i] = tensor::to_float(tensor::to_bf16(bias[i]));
-        biases[e].at(0, half * kHalf + static_cast<int64_t>(i)) = double{bias[i]};
-      }
-      parts.back().bias = {bias.data(), DType::kF32, {kHalf}};
-    }
-  }
-  const auto weight = experts->make_experts(parts, kExperts);
-  if (!ops_.stored_format(ops::kMxfp4)) {
-    ASSERT_FALSE(weight);
-    EXPECT_EQ(weight.error().code, ErrorCode::kUnsupported);
-    return;
-  }
-  ASSERT_TRUE(weight) << weight.error().to_string();
-  ASSERT_EQ(weight->out, 2 * kHalf);
-  for (const bool is_gated : {false, true}) {
-    const int64_t columns = is_gated ? kHalf : 2 * kHalf;
-    const auto activation = is_gated ? std::optional(ops::Activation::kClampedSwiglu)
-                                     : std::optional<ops::Activation>{};
-    for (const int64_t tokens : {1, 9, 40, 300}) {
-      std::vector<int32_t> ids;
-      for (int64_t t = 0; t < tokens; ++t) {
-        const auto first = static_cast<int32_t>(random_() % kExperts);
-        ids.push_back(first);
-        ids.push_back((first + 1 + static_cast<int32_t>(t % 3)) % static_cast<int32_t>(kExperts));
-      }
-      const tensor::View chosen =
-          device_.put_as(std::span<const int32_t>(ids), DType::kI32, {tokens, kChosen});
-      const Operand x = operand_of(random({tokens, kIn}), *weight);
-      const tensor::View out = poisoned(act_, {tokens * kChosen, columns});
-      experts->expert_linear({.x = x.x,
-                              .x_scale = x.scale,
-                              .chosen = chosen,
-                              .weight = &*weight,
-                              .activation = activation,
-                              .out = out});
-      const Matrix got = read(out);
-      for (int64_t pair = 0; pair < got.rows; pair += std::max<int64_t>(1, got.rows / 50)) {
-        const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
-        const Matrix row = x.exact.slice(pair / kChosen, 1, 0, kIn);
-        const Matrix sums = reference_linear(row, numbers[e], biases[e]);
-        const auto error_of = [&](int64_t n) {
-          double size = std::abs(biases[e].at(0, n));
-          for (int64_t k = 0; k < kIn; ++k) size += std::abs(row.at(0, k)) * sizes[e].at(n, k);
-          return std::ldexp(size, -12);
-        };
-        const Matrix expected = is_gated ? reference_gated_act(sums, *activation) : sums;
-        for (int64_t n = 0; n < columns; ++n) {
-          const double gate = std::abs(sums.at(0, n)) + 1;
-          const double up = is_gated ? 1.2 * (std::abs(sums.at(0, kHalf + n)) + 1) : 1;
-          const double error =
-              is_gated ? up * error_of(n) + gate * error_of(kHalf + n) : error_of(n);
-          ASSERT_NEAR(got.at(pair, n), expected.at(0, n),
-                      error + 2 * unit_of(act_) * std::abs(expected.at(0, n)))
-              << tokens << " tokens, gated " << is_gated << ", pair " << pair << ", column " << n;
+  for (const WeightFormat& format : formats()) {
+    SCOPED_TRACE(ops::format_name(format));
+    DrawnParts drawn(random_);
+    std::vector<Matrix> numbers(kExperts, Matrix(0, kIn));
+    std::vector<Matrix> sizes(kExperts, Matrix(0, kIn));
+    std::vector<Matrix> biases(kExperts, Matrix(1, 2 * kHalf));
+    std::list<std::vector<float>> memory;
+    std::vector<ops::LinearPart> parts;
+    for (size_t e = 0; e < kExperts; ++e) {
+      for (const int64_t half : {0, 1}) {
+        parts.push_back(drawn.draw(format, kHalf, kIn, numbers[e], sizes[e]));
+        std::vector<float>& bias = memory.emplace_back(random_values(kHalf));
+        for (size_t i = 0; i < bias.size(); ++i) {
+          bias[i] = tensor::to_float(tensor::to_bf16(bias[i]));
+          biases[e].at(0, half * kHalf + static_cast<int64_t>(i)) = double{bias[i]};
         }
+        parts.back().bias = {bias.data(), DType::kF32, {kHalf}};
+      }
+    }
+    const auto stored = ops_.format_for(format, ops::ProductUse::kExperts);
+    const auto weight = experts->make_experts(parts, kExperts);
+    if (!stored) {
+      ASSERT_FALSE(weight);
+      EXPECT_EQ(weight.error().code, ErrorCode::kUnsupported);
+      continue;
+    }
+    ASSERT_TRUE(weight) << weight.error().to_string();
+    ASSERT_EQ(weight->out, 2 * kHalf);
+    EXPECT_EQ(weight->format, *stored);
+    if (stored->is_wide()) {
+      for (Matrix& all : numbers) {
+        all = rounded(all, ops::stored_parts(*stored, 1, 1).codes.dtype);
+      }
+    }
+    const int bits = bits_of_sums(format, *stored, act_);
+    for (const bool is_gated : {false, true}) {
+      const int64_t columns = is_gated ? kHalf : 2 * kHalf;
+      const auto activation = is_gated ? std::optional(ops::Activation::kClampedSwiglu)
+                                       : std::optional<ops::Activation>{};
+      for (const int64_t tokens : {1, 9, 40, 300}) {
+        std::vector<int32_t> ids;
+        for (int64_t t = 0; t < tokens; ++t) {
+          const auto first = static_cast<int32_t>(random_() % kExperts);
+          ids.push_back(first);
+          ids.push_back((first + 1 + static_cast<int32_t>(t % 3)) % static_cast<int32_t>(kExperts));
+        }
+        const tensor::View chosen =
+            device_.put_as(std::span<const int32_t>(ids), DType::kI32, {tokens, kChosen});
+        const Operand x = operand_of(random({tokens, kIn}), *weight);
+        const tensor::View out = poisoned(act_, {tokens * kChosen, columns});
+        const auto multiply = [&](int64_t first, int64_t count, const tensor::View& to) {
+          experts->expert_linear(
+              {.x = x.x.rows(first, count),
+               .x_scale = x.scale.empty() ? tensor::View{} : x.scale.rows(first, count),
+               .chosen = chosen.rows(first, count),
+               .weight = &*weight,
+               .activation = activation,
+               .out = to});
+        };
+        multiply(0, tokens, out);
+        const Matrix got = read(out);
+        for (int64_t pair = 0; pair < got.rows; pair += std::max<int64_t>(1, got.rows / 20)) {
+          const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+          const Matrix row = x.exact.slice(pair / kChosen, 1, 0, kIn);
+          const Matrix sums = reference_linear(row, numbers[e], biases[e]);
+          const auto error_of = [&](int64_t n) {
+            double size = std::abs(biases[e].at(0, n));
+            for (int64_t k = 0; k < kIn; ++k) size += std::abs(row.at(0, k)) * sizes[e].at(n, k);
+            return std::ldexp(size, bits);
+          };
+          const Matrix expected = is_gated ? reference_gated_act(sums, *activation) : sums;
+          for (int64_t n = 0; n < columns; ++n) {
+            const double gate = std::abs(sums.at(0, n)) + 1;
+            const double up = is_gated ? 1.2 * (std::abs(sums.at(0, kHalf + n)) + 1) : 1;
+            const double error =
+                is_gated ? up * error_of(n) + gate * error_of(kHalf + n) : error_of(n);
+            ASSERT_NEAR(got.at(pair, n), expected.at(0, n),
+                        error + 2 * unit_of(act_) * std::abs(expected.at(0, n)))
+                << tokens << " tokens, gated " << is_gated << ", pair " << pair << ", column " << n;
+          }
+        }
+        const tensor::View alone = poisoned(act_, {kChosen, columns});
+        multiply(tokens - 1, 1, alone);
+        expect_same_rows(alone, out.rows((tokens - 1) * kChosen, kChosen), "alone");
       }
     }
   }

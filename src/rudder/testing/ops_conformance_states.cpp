@@ -62,6 +62,8 @@ std::vector<RecurCase> recur_cases() {
           {"wide heads", 1, 2, 128, 128, false, true, true, false},
           {"a decay of each channel", 3, 3, 24, 33, true, true, true, false},
           {"a state space", 1, 4, 48, 12, false, false, false, true},
+          {"a state space of wide heads", 1, 2, 128, 64, false, false, false, true},
+          {"long keys", 1, 1, 200, 36, false, true, true, false},
           {"narrow", 2, 2, 1, 1, false, true, true, false}};
 }
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "rudder/model/rope.h"
+#include "rudder/testing/reference_latent.h"
 #include "rudder/testing/reference_recurrences.h"
+#include "rudder/testing/reference_residual.h"
 
 namespace rudder::testing {
 namespace {
@@ -17,30 +19,37 @@ class ReferencePass {
   ReferencePass(const model::ModelSpec& spec, const model::Weights& weights,
                 const RememberingOps& ops, std::span<const int32_t> ids,
                 const ReferenceHooks& hooks, std::vector<std::vector<Matrix>>* patterns)
-      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hooks_(hooks), patterns_(patterns) {}
+      : spec_(spec),
+        weights_(weights),
+        ops_(ops),
+        ids_(ids),
+        hooks_(hooks),
+        patterns_(patterns),
+        residual_(spec, weights) {}
 
   Matrix run() {
-    Streams x = begun();
+    Streams x = residual_.begun(embedded());
     const Matrix layer_rows = spec_.layer_embedding.exists() ? rows_by_layer(x[0]) : Matrix();
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPre});
       if (layer.has_mixer()) {
-        write(
-            x, i, Part::kMixer,
-            branch(mix(i, layer.mixer, w.mixer, normed(read(x, i, Part::kMixer), w.mixer_pre_norm)),
-                   w.mixer_post_norm));
-      } else if (patterns_ != nullptr) {
-        patterns_->emplace_back();
+        residual_.write(x, i, Part::kMixer,
+                        branch(mix(i, layer.mixer, w.mixer,
+                                   normed(residual_.read(x, i, Part::kMixer), w.mixer_pre_norm)),
+                               w.mixer_post_norm));
+      } else {
+        next_patterns();
       }
       if (layer.has_mixer() && layer.has_mlp()) {
         show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
       }
       if (layer.has_mlp()) {
-        write(x, i, Part::kMlp,
-              branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm), x[0]),
-                     w.mlp_post_norm));
+        residual_.write(x, i, Part::kMlp,
+                        branch(feed(layer.mlp, w.mlp,
+                                    normed(residual_.read(x, i, Part::kMlp), w.mlp_pre_norm), x[0]),
+                               w.mlp_post_norm));
       }
       if (spec_.layer_embedding.exists()) {
         const Matrix added = layer_row(w.layer_embedding, x[0],
@@ -52,8 +61,9 @@ class ReferencePass {
       }
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPost});
     }
-    Matrix logits = linear(
-        normed(read(x, spec_.layers.size() - 1, Part::kEnd), weights_.final_norm), weights_.head);
+    Matrix logits =
+        linear(normed(residual_.read(x, spec_.layers.size() - 1, Part::kEnd), weights_.final_norm),
+               weights_.head);
     for (double& value : logits.values) {
       value = reference_soft_cap(value * double{spec_.logit_scale}, double{spec_.final_softcap});
     }
@@ -62,85 +72,14 @@ class ReferencePass {
 
  private:
   using Streams = std::vector<Matrix>;
-  enum class Part : uint8_t { kMixer, kMlp, kEnd };  // who reads or writes the residual
+  using Part = ReferenceResidual::Part;
 
   void show(Streams& x, tap::Point point) const {
     if (hooks_.residual) hooks_.residual(point, x);
   }
-
-  // Of the kind, or null.
-  template <typename Kind>
-  const typename Kind::Weights* residual_of(size_t layer) const {
-    return std::get_if<typename Kind::Weights>(&weights_.layers[layer].residual);
-  }
-
-  Streams begun() const {
-    const auto count = static_cast<size_t>(form_of(spec_.residual).streams);
-    if (!std::holds_alternative<model::BlockSums>(spec_.residual))
-      return Streams(count, embedded());
-    Streams x(count, Matrix(static_cast<int64_t>(ids_.size()), spec_.hidden));
-    x[0] = embedded();
-    return x;
-  }
-
   // The sum of the streams, each times its number.
   static Matrix sum_of(const Streams& x, const std::vector<double>& numbers) {
-    Matrix sum(x[0].rows, x[0].cols);
-    for (size_t i = 0; i < x.size(); ++i) {
-      for (size_t k = 0; k < sum.values.size(); ++k) sum.values[k] += numbers[i] * x[i].values[k];
-    }
-    return sum;
-  }
-
-  Matrix read(const Streams& x, size_t layer, Part part) const {
-    if (const auto* const mixed = residual_of<model::MixedStreams>(layer)) {
-      const tensor::View& numbers = part == Part::kEnd   ? mixed->end
-                                    : part == Part::kMlp ? mixed->mlp.read
-                                                         : mixed->mixer.read;
-      return sum_of(x, to_matrix(numbers).values);
-    }
-    if (const auto* const sums = residual_of<model::BlockSums>(layer)) {
-      const auto& query = part == Part::kEnd   ? sums->end
-                          : part == Part::kMlp ? sums->mlp
-                                               : sums->mixer;
-      return reference_block_read(Streams(x.begin(), x.begin() + 1 + blocks_at(layer, part)),
-                                  to_matrix(query.norm.weight), to_matrix(query.query),
-                                  double{query.norm.eps});
-    }
-    return x[0];
-  }
-  // Blocks that are finished when the part reads.
-  std::ptrdiff_t blocks_at(size_t layer, Part part) const {
-    const auto length = static_cast<size_t>(std::get<model::BlockSums>(spec_.residual).layers);
-    std::ptrdiff_t count = 0;
-    for (size_t begin = 0; begin < layer + (part == Part::kMixer ? 0 : 1); begin += length) ++count;
-    return count;
-  }
-
-  void write(Streams& x, size_t layer, Part part, const Matrix& branch) const {
-    if (residual_of<model::BlockSums>(layer) != nullptr) {
-      const auto length = static_cast<size_t>(std::get<model::BlockSums>(spec_.residual).layers);
-      if (part == Part::kMixer && layer % length == 0) {
-        x[1 + layer / length] = std::exchange(x[0], branch);
-      } else {
-        x[0] = sum_of({x[0], branch}, {1, 1});
-      }
-      return;
-    }
-    const auto* const mixed = residual_of<model::MixedStreams>(layer);
-    Streams before = x;
-    before.push_back(branch);
-    for (size_t j = 0; j < x.size(); ++j) {
-      std::vector<double> numbers(x.size() + 1, 1);
-      if (mixed != nullptr) {
-        const model::MixedStreams::Site& site = part == Part::kMixer ? mixed->mixer : mixed->mlp;
-        for (size_t i = 0; i < x.size(); ++i) {
-          numbers[i] = to_matrix(site.mix).values[i * x.size() + j];
-        }
-        numbers.back() = to_matrix(site.write).values[j];
-      }
-      x[j] = sum_of(before, numbers);
-    }
+    return ReferenceResidual::sum_of(x, numbers);
   }
 
   Matrix embedded() const {
@@ -206,13 +145,23 @@ class ReferencePass {
     return delta;
   }
 
-  Matrix rotated(const Matrix& x, const model::Attention& attention) const {
-    if (attention.rope == model::kNoRope) return x;
+  std::vector<Matrix>* next_patterns() const {
+    return patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
+  }
+
+  Matrix table_of(int32_t index) const {
+    if (index == model::kNoRope) return {};
     const auto length = static_cast<int32_t>(ids_.size());
-    const model::RopeSpec& rope = spec_.ropes[static_cast<size_t>(attention.rope)];
+    const model::RopeSpec& rope = spec_.ropes[static_cast<size_t>(index)];
     const std::vector<float> values = model::rope_table(rope, length);
     Matrix table(length, rope.rotary_dim);
     table.values.assign(values.begin(), values.end());
+    return table;
+  }
+
+  Matrix rotated(const Matrix& x, const model::Attention& attention) const {
+    if (attention.rope == model::kNoRope) return x;
+    const Matrix table = table_of(attention.rope);
     std::vector<int32_t> positions(ids_.size());
     std::iota(positions.begin(), positions.end(), 0);
     return reference_rope(x, attention.head_dim, table, positions);
@@ -231,11 +180,13 @@ class ReferencePass {
   template <typename MixerWeights>
   Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w, const Matrix& in) {
     const auto* const attention = std::get_if<model::Attention>(&mixer);
+    if (const auto* const latent = std::get_if<model::LatentAttention>(&mixer))
+      return read_latent(layer, *latent, std::get<model::LatentAttention::Weights>(w), in);
     if (const auto* const delta = std::get_if<model::GatedDelta>(&mixer)) {
       return recur(layer, *delta, std::get<model::GatedDelta::Weights>(w), in);
     }
     if (const auto* const space = std::get_if<model::StateSpace>(&mixer)) {
-      if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+      next_patterns();  // it has none
       return read_space(layer, *space, std::get<model::StateSpace::Weights>(w), in, true);
     }
     if (const auto* const both = std::get_if<model::Parallel>(&mixer)) {
@@ -297,7 +248,22 @@ class ReferencePass {
                              .run = delta.value_dim,
                              .eps = double{w.norm.eps}},
                             read, columns(inputs, delta.conv_width(), delta.value_width()));
-    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    next_patterns();  // it has none
+    if (hooks_.mixed) hooks_.mixed(layer, mixed);
+    return linear(mixed, w.out);
+  }
+
+  Matrix read_latent(size_t layer, const model::LatentAttention& mixer,
+                     const model::LatentAttention::Weights& w, const Matrix& in) const {
+    const Matrix from = mixer.query_rank > 0 ? normed(linear(in, w.q_down), w.q_norm) : in;
+    Matrix mixed =
+        reference_latent({.shape = mixer.shape,
+                          .scale = double{mixer.scale},
+                          .neighbours = mixer.neighbours,
+                          .norm = {to_matrix(w.kv_norm.weight), {}, double{w.kv_norm.eps}},
+                          .up = ops_.product_of(w.kv_up).weight,
+                          .table = table_of(mixer.rope)},
+                         grown(linear(from, w.q)), linear(in, w.kv_down), next_patterns());
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -354,7 +320,7 @@ class ReferencePass {
                             reference_convolve(reference_gate_rows(itself, third(0), third(2)),
                                                filters, to_matrix(w.bias), false),
                             third(1));
-    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    next_patterns();  // it has none
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -392,9 +358,7 @@ class ReferencePass {
       reference.softcap = double{std::get<model::Softmax>(attention.weighting).softcap};
       reference.sinks = to_matrix(w.sinks).values;
     }
-    std::vector<Matrix>* const patterns =
-        patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
-    Matrix mixed = reference_attention(reference, q, k, v, patterns);
+    Matrix mixed = reference_attention(reference, q, k, v, next_patterns());
     if (attention.out_gate) mixed = reference_gate_rows({}, mixed, linear(in, w.out_gate));
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
@@ -463,6 +427,7 @@ class ReferencePass {
   std::span<const int32_t> ids_;
   const ReferenceHooks& hooks_;
   std::vector<std::vector<Matrix>>* const patterns_;
+  const ReferenceResidual residual_;
   std::vector<Matrix> keys_;  // of each layer that has its own
   std::vector<Matrix> values_;
 };

@@ -12,7 +12,7 @@ namespace rudder::testing {
 using engine::FinishReason;
 
 namespace {
-constexpr uint64_t kMaxOvertaken = 24;          // healthy runs stay below 8
+constexpr uint64_t kMaxOvertaken = 48;          // in max_wait_steps; healthy runs stay below 26
 constexpr uint64_t kMaxOvertakenByOthers = 40;  // healthy runs stay below 20
 }  // namespace
 

@@ -28,7 +28,8 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
     RUDDER_TRY(*norm.target, maker.norm(norm, spec.norm_eps));
   }
   for (const model::VectorTensor& vector : tensors.vectors) {
-    RUDDER_TRY(*vector.target, vector.kind == model::ValueKind::kWeight
+    RUDDER_TRY(*vector.target, vector.rows > 0 ? maker.matrix(vector.rows, vector.count.stored)
+                               : vector.kind == model::ValueKind::kWeight
                                    ? maker.vector(vector.count)
                                    : maker.gains(vector.count));
   }
@@ -78,6 +79,10 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Spaces";
     case TinyArch::kByLayer:
       return "ByLayer";
+    case TinyArch::kHyper:
+      return "Hyper";
+    case TinyArch::kLatent:
+      return "Latent";
   }
   return "";
 }
@@ -102,6 +107,29 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
     own.rope = 1;
     own.v_is_k = true;
   }
+}
+
+// Every layer keeps one row of each token.
+void make_latent(model::ModelSpec& spec) {
+  spec.ropes.push_back({.theta = 10000,
+                        .rotary_dim = 8,
+                        .scaling = model::RopeYarn{
+                            .factor = 4, .attention_factor = 1.25, .original_max_positions = 32}});
+  spec.query_growth = {.slope = 0.2, .period = 24};
+  model::LatentAttention latent{
+      .hidden = spec.hidden,
+      .shape = {.num_heads = 4, .nope_dim = 12, .rope_dim = 8, .value_dim = 20, .rank = 24},
+      .query_rank = 40,
+      .scale = 0.25f,
+      .bias = true,
+      .rope = 1};
+  spec.layers.front().mixer = latent;
+  latent.query_rank = 0;
+  latent.bias = false;
+  spec.layers[1].mixer = latent;
+  std::get<model::LatentAttention>(spec.layers[1].mixer).rope = model::kNoRope;
+  latent.neighbours = false;
+  spec.layers.back().mixer = latent;
 }
 
 // What only some layers of the model have; all of them have `attention` yet.
@@ -141,6 +169,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
         model::Parallel{.hidden = spec.hidden, .attention = attention, .space = space};
     spec.layers.back().mixer = model::NoMixer{};
   }
+  if (arch == TinyArch::kLatent) make_latent(spec);
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kSinks) add_biased_experts(spec);
@@ -237,6 +266,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
     case TinyArch::kSpaces:
+    case TinyArch::kLatent:
       break;
     case TinyArch::kSinks:
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
@@ -251,6 +281,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       norms.post = true;
       spec.branch_scale = 0.25f;
       spec.residual = model::MixedStreams{.count = 2};
+      break;
+    case TinyArch::kHyper:
+      spec.residual = model::HyperConnections{
+          .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
       break;
     case TinyArch::kBlockSums:
       spec.branch_scale = 0.5f;

@@ -38,6 +38,10 @@ enum class TinyArch : uint8_t {
              // attention and a state space side by side, and factors of its products
   kByLayer,  // embeddings by layer; the last layer reads the KV of the one before it; the first has
              // a window, and experts with norms of their own and a scale each
+  kHyper,    // a residual of four streams whose numbers are each token's own, which end in a read
+  kLatent,   // latent attention: in the first layer queries by a row of their own, biases and
+             // neighbours that turn; in the last halves that turn, between them nothing does; yarn,
+             // queries by position
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

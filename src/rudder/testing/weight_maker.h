@@ -23,7 +23,7 @@ class WeightMaker {
 
   // Gains around 1: a forgotten norm shows.
   Result<ops::NormSpec> norm(const model::NormTensor& tensor, float eps) {
-    ops::NormSpec norm{.weight = {}, .eps = eps};
+    ops::NormSpec norm{.weight = {}, .eps = tensor.eps > 0 ? tensor.eps : eps};
     RUDDER_TRY(norm.weight, gains(tensor.width));
     if (tensor.alpha.count > 0) {
       RUDDER_TRY(norm.alpha, gains(tensor.width));
@@ -47,6 +47,14 @@ class WeightMaker {
     const double deviation =
         count.stored <= kFewNumbers ? 1 : 1 / std::sqrt(static_cast<double>(count.stored));
     return upload_share(normal(count.stored, deviation), count);
+  }
+
+  Result<tensor::View> matrix(int64_t rows, int64_t columns) {
+    RUDDER_TRY(
+        tensor::View out,
+        upload_share(normal(rows * columns, 1 / std::sqrt(double(columns))), {rows * columns}));
+    out.shape = {rows, columns};
+    return out;
   }
 
   Result<tensor::View> filters(const model::FilterTensor& filter) {

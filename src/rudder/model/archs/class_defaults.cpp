@@ -9,8 +9,9 @@ namespace {
 using weights::HfConfig;
 
 // Where the classes say "or None", although their default is another.
-constexpr std::array<std::string_view, 4> kMayBeNull = {
-    "sliding_window", "num_key_value_heads", "attn_logit_softcapping", "final_logit_softcapping"};
+constexpr std::array<std::string_view, 5> kMayBeNull = {
+    "sliding_window", "q_lora_rank", "num_key_value_heads", "attn_logit_softcapping",
+    "final_logit_softcapping"};
 
 }  // namespace
 

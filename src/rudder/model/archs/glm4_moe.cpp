@@ -7,6 +7,7 @@
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/class_defaults.h"
 #include "rudder/model/archs/expert_layers.h"
+#include "rudder/model/archs/latent_like.h"
 #include "rudder/model/archs/llama_like.h"
 
 namespace rudder::model {
@@ -16,7 +17,7 @@ constexpr std::string_view kGlm4MoeDefaults = R"({
   "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
   "num_attention_heads": 96, "num_key_value_heads": 8, "hidden_act": "silu",
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5,
-  "moe_intermediate_size": 1408, "num_experts_per_tok": 8})";
+  "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "first_k_dense_replace": 1})";
 
 Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   RUDDER_TRY(weights::HfConfig whole, with_class_defaults(config, kGlm4MoeDefaults));
@@ -30,31 +31,21 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   for (LayerSpec& layer : spec.layers) attention_of(layer)->out_bias = false;
   RUDDER_TRY(const bool qk_norm, whole.boolean_or("use_qk_norm", false));
   if (qk_norm) set_qk_norm(spec, QkNorm::kPerHead);
-  RUDDER_TRY(Experts experts, read_experts(whole, spec, {.count = "n_routed_experts"}));
+  RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_grouped_router(whole, experts));
-  RUDDER_TRY(const int64_t shared, whole.integer_or("n_shared_experts", 1, 0, 64));
-  experts.shared_width = static_cast<int32_t>(shared * experts.width);
-  RUDDER_TRY(const int64_t dense, whole.integer_or("first_k_dense_replace", 1, 0, 1 << 20));
-  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
-    if (static_cast<int64_t>(layer) >= dense) spec.layers[layer].mlp = experts;
-  }
+  RUDDER_TRY_VOID(set_experts_from(whole, experts, spec));
   return spec;
-}
-
-// Layers behind the last one guess further tokens.
-WeightNames glm4_moe_names() {
-  WeightNames names;
-  Experts::Names& experts = names.of<Experts>();
-  experts.shared_gate_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
-  experts.shared_down = "mlp.shared_experts.down_proj";
-  names.ignored_prefixes = {"model.layers.46.", "model.layers.92."};
-  return names;
 }
 
 }  // namespace
 
 Architecture glm4_moe() {
-  return {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe, glm4_moe_names(), "", "Glm4MoeModel"};
+  return {"Glm4MoeForCausalLM",
+          "glm4_moe",
+          read_glm4_moe,
+          shared_expert_names({"model.layers.46.", "model.layers.92."}),
+          "",
+          "Glm4MoeModel"};
 }
 
 }  // namespace rudder::model

@@ -417,6 +417,17 @@ Result<std::vector<RopeSpec>> read_kinds_of_ropes(const HfConfig& config, int32_
   return ropes;
 }
 
+Result<QueryGrowth> read_growth(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig rope, rope_object(config));
+  QueryGrowth growth;
+  RUDDER_TRY(growth.slope, rope.number_or("llama_4_scaling_beta", 0));
+  if (!growth.grows()) return growth;
+  RUDDER_TRY(const int64_t period,
+             rope.integer("original_max_position_embeddings", 1, int64_t{1} << 30));
+  growth.period = static_cast<int32_t>(period);
+  return growth;
+}
+
 void set_qk_norm(ModelSpec& spec, QkNorm qk_norm) {
   for (LayerSpec& layer : spec.layers) attention_of(layer)->qk_norm = qk_norm;
 }

@@ -45,6 +45,9 @@ Result<weights::HfConfig> rope_object(const weights::HfConfig& config);
 Result<RopeSpec> read_rope_object(const weights::HfConfig& rope, const weights::HfConfig& config,
                                   int32_t head_dim, const RopeDefaults& defaults);
 
+// "llama_4_scaling_beta" beside the keys of the rope, whose original length is the period.
+Result<QueryGrowth> read_growth(const weights::HfConfig& config);
+
 // Whether each layer has a sliding window: "layer_types", or `fallback(layer)` without that key.
 Result<std::vector<bool>> sliding_layers(const weights::HfConfig& config, size_t num_layers,
                                          bool (*fallback)(size_t layer, int64_t argument),

@@ -34,18 +34,6 @@ Result<ModelSpec> read_ministral(const HfConfig& config) {
   return spec;
 }
 
-// Beside the keys of the rope, whose original length is the period.
-Result<QueryGrowth> read_growth(const HfConfig& config) {
-  RUDDER_TRY(const HfConfig rope, rope_object(config));
-  QueryGrowth growth;
-  RUDDER_TRY(growth.slope, rope.number_or("llama_4_scaling_beta", 0));
-  if (!growth.grows()) return growth;
-  RUDDER_TRY(const int64_t period,
-             rope.integer("original_max_position_embeddings", 1, int64_t{1} << 30));
-  growth.period = static_cast<int32_t>(period);
-  return growth;
-}
-
 Result<ModelSpec> read_ministral3(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, with_class_defaults(config, kMinistral3Defaults));
   if (!whole.has("rope_scaling")) whole = whole.with_defaults(kMinistral3Rope);

@@ -13,7 +13,7 @@ namespace {
 using weights::HfConfig;
 
 // Of Architecture.wraps: each has the default names of tensors.
-constexpr std::string_view kOfMistral3[] = {"mistral", "ministral3"};
+constexpr std::string_view kOfMistral3[] = {"mistral", "ministral3", "mistral4"};
 constexpr std::string_view kOfLlava[] = {"llama", "mistral", "qwen2"};
 constexpr std::string_view kOfInternVl[] = {"qwen2", "qwen3", "llama"};
 

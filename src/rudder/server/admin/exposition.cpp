@@ -2,23 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 
 namespace rudder::server {
 namespace {
 
-std::string number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+constexpr size_t kUsualBytes = 64 << 10;  // of one answer
+
+void append(std::string& out, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) out.append(part);
+}
+
+void append_number(std::string& out, double value) {
+  if (std::isnan(value)) return append(out, {"NaN"});
+  if (std::isinf(value)) return append(out, {value > 0 ? "+Inf" : "-Inf"});
   constexpr double kExact = 0x1p53;
-  if (value == std::nearbyint(value) && std::fabs(value) < kExact) {
-    return fmt::format("{}", static_cast<int64_t>(value));
+  if (value != std::nearbyint(value) || std::fabs(value) >= kExact) {
+    fmt::format_to(std::back_inserter(out), "{}", value);
+    return;
   }
-  return fmt::format("{}", value);
+  constexpr size_t kMostDigits = 24;
+  char digits[kMostDigits];
+  const auto end = std::to_chars(digits, digits + kMostDigits, static_cast<int64_t>(value)).ptr;
+  out.append(digits, end);
 }
 
 }  // namespace
+
+Exposition::Exposition(std::string_view prefix, std::string common)
+    : prefix_(fmt::format("{}:", prefix)), common_(std::move(common)) {
+  out_.reserve(kUsualBytes);
+}
 
 std::string label(std::string_view name, std::string_view value) {
   std::string out(name);
@@ -36,14 +53,16 @@ std::string label(std::string_view name, std::string_view value) {
 }
 
 void Exposition::begin(std::string_view name, std::string_view type, std::string_view help) {
-  family_ = fmt::format("{}:{}", prefix_, name);
-  fmt::format_to(std::back_inserter(out_), "# HELP {} {}\n# TYPE {} {}\n", family_, help, family_,
-                 type);
+  family_ = prefix_;
+  family_ += name;
+  append(out_, {"# HELP ", family_, " ", help, "\n# TYPE ", family_, " ", type, "\n"});
 }
 
 void Exposition::write(std::string_view suffix, std::string_view labels, double value) {
-  fmt::format_to(std::back_inserter(out_), "{}{}{{{}{}{}}} {}\n", family_, suffix, common_,
-                 common_.empty() || labels.empty() ? "" : ",", labels, number(value));
+  const bool has_both = !common_.empty() && !labels.empty();
+  append(out_, {family_, suffix, "{", common_, has_both ? "," : "", labels, "} "});
+  append_number(out_, value);
+  out_.push_back('\n');
 }
 
 void Exposition::sample(std::string_view labels, double value) {
@@ -67,23 +86,28 @@ void Exposition::histogram(std::string_view name, std::string_view help,
 }
 
 void Exposition::buckets(const std::string& labels, const engine::Histogram& histogram) {
-  const std::string first = labels.empty() ? "" : labels + ",";
+  std::string bucket = labels.empty() ? "le=\"" : labels + ",le=\"";
+  const size_t bound_at = bucket.size();
   uint64_t below = 0;
   for (size_t i = 0; i < histogram.bounds.size(); ++i) {
     if (i < histogram.counts.size()) below += histogram.counts[i];
-    write("_bucket", first + label("le", number(histogram.bounds[i])), static_cast<double>(below));
+    append_number(bucket, histogram.bounds[i]);
+    bucket.push_back('"');
+    write("_bucket", bucket, static_cast<double>(below));
+    bucket.resize(bound_at);
   }
   // The last bucket and _count are one number by the format's rules.
   if (histogram.counts.size() > histogram.bounds.size()) below += histogram.counts.back();
-  write("_bucket", first + label("le", "+Inf"), static_cast<double>(below));
+  write("_bucket", bucket + "+Inf\"", static_cast<double>(below));
   write("_sum", labels, histogram.sum);
   write("_count", labels, static_cast<double>(below));
 }
 
 void Exposition::plain(std::string_view name, std::string_view type, std::string_view help,
                        double value) {
-  fmt::format_to(std::back_inserter(out_), "# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3}\n", name, help,
-                 type, number(value));
+  append(out_, {"# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n", name, " "});
+  append_number(out_, value);
+  out_.push_back('\n');
 }
 
 }  // namespace rudder::server

@@ -17,8 +17,7 @@ std::string label(std::string_view name, std::string_view value);
 class Exposition {
  public:
   // Names get `prefix` and a colon in front, samples the `common` labels.
-  Exposition(std::string prefix, std::string common)
-      : prefix_(std::move(prefix)), common_(std::move(common)) {}
+  Exposition(std::string_view prefix, std::string common);
 
   // One family with one sample. Counters' names end in _total.
   void counter(std::string_view name, std::string_view help, double value);
@@ -40,7 +39,7 @@ class Exposition {
  private:
   void write(std::string_view suffix, std::string_view labels, double value);
 
-  const std::string prefix_;
+  const std::string prefix_;  // with its colon
   const std::string common_;
   std::string family_;
   std::string out_;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,13 +38,16 @@ constexpr std::string_view kHistoryTemplate =
 
 constexpr std::string_view kChatTools =
     R"("tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}},)"
+    R"({"type":"function","function":{"name":"f","parameters":{"type":"object"}}},)"
     R"({"type":"function","function":{"name":"patch","parameters":{"type":"object"}}}])";
 constexpr std::string_view kMessageTools =
     R"("max_tokens":99,"tools":[{"name":"look","input_schema":{"type":"object"}},)"
+    R"({"name":"f","input_schema":{"type":"object"}},)"
     R"({"name":"patch","input_schema":{"type":"object"}}])";
 constexpr std::string_view kResponseTools =
     R"("tools":[{"type":"function","name":"look","parameters":{"type":"object"}},)"
-    R"({"type":"custom","name":"patch"}])";
+    R"({"type":"namespace","name":"n","tools":[{"type":"function","name":"f",)"
+    R"("parameters":{"type":"object"}}]},{"type":"custom","name":"patch"}])";
 
 std::vector<json::value> data_of_events(std::string_view body) {
   std::vector<json::value> events;
@@ -248,6 +253,46 @@ TEST_F(HistoryTest, OfMessagesThatGoOn) {
                                      R"({{"role":"assistant","content":{}}}]}})",
                                      kMessageTools, to_json_text(answer.at("content"))));
     if (HasFailure()) return;
+  }
+}
+
+// What models of every family write, cut anywhere, as each API tells it.
+TEST(HistoryOfDialects, EachApiTakesBackWhatItSent) {
+  std::ifstream file("src/rudder/dialect/written_calls.json");
+  const std::string table((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const json::value rows = parse_json(table, "table").value();
+  ASSERT_GT(rows.as_array().size(), 30U);
+  for (const json::value& row : rows.as_array()) {
+    const std::string text(row.at("text").as_string());
+    const std::string shows(row.at("shows").as_string());
+    const size_t space = shows.find(' ');
+    const auto parser = [](const std::string& name) { return name == "-" ? "" : name; };
+    ServerSettings settings;
+    settings.tool_call_parser = parser(shows.substr(0, space));
+    settings.reasoning_parser = parser(shows.substr(space + 1));
+    size_t cut = 0;
+    TestServer test(
+        [&](const engine::RequestParams&) {
+          return say({text.substr(0, cut)}, cut < text.size() ? engine::FinishReason::kLength
+                                                              : engine::FinishReason::kStop);
+        },
+        settings, 16'384, kHistoryTemplate);
+    const auto post = [&](std::string_view path, const std::string& body) {
+      const ClientResponse answer = test.post(path, body);
+      EXPECT_EQ(answer.status, 200) << shows << " cut at " << cut << ": " << body << answer.body;
+      return parse_json(answer.body, "answer").value_or(json::value());
+    };
+    for (; cut <= text.size() + kCutStride && !::testing::Test::HasFailure(); cut += kCutStride) {
+      // An engine sends whole characters.
+      if (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) continue;
+      const json::value chat = post(kChatPath, chat_turn(""));
+      post(kChatPath, chat_turn(to_json_text(chat.at("choices").at(0).at("message"))));
+      const json::value response = post("/v1/responses", response_turn({}));
+      post("/v1/responses", response_turn(response.at("output").as_array()));
+      const json::value message = post("/v1/messages", message_turn(nullptr));
+      if (message.at("content").as_array().empty()) continue;
+      post("/v1/messages", message_turn(message.at("content")));
+    }
   }
 }
 

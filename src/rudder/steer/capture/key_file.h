@@ -19,7 +19,7 @@ namespace rudder::steer::capture {
 class KeyFile {
  public:
   KeyFile(std::shared_ptr<Store> store, RowLayout layout)
-      : store_(std::move(store)), layout_(std::move(layout)) {}
+      : store_(std::move(store)), layout_(layout) {}
 
   // An Error ends the key: nothing of it is published.
   Result<void> append(Writer& writer, int32_t position, std::span<const std::byte> row);

@@ -1,6 +1,6 @@
 // Codes of expert_codes.h on their way to the tensor cores: a ring of them that the copy engine
 // fills, of which warpgroups make rows of bf16 in the slots of a product. A chunk of codes is one
-// warpgroup's, so that what one waits for is behind what others do. Included by expert_product.cu
+// warpgroup's, so that what one waits for is behind what others do. Included by .cu files
 // only.
 #pragma once
 

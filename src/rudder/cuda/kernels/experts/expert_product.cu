@@ -5,12 +5,13 @@
 #include <algorithm>
 
 #include "rudder/cuda/kernels/experts/expert_codes.cuh"
+#include "rudder/cuda/kernels/experts/few_pairs.h"
+#include "rudder/cuda/kernels/experts/gate_experts.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/product_finish.cuh"
 #include "rudder/cuda/kernels/products/product_mma.cuh"
 #include "rudder/cuda/kernels/products/product_rows.cuh"
 #include "rudder/cuda/kernels/products/ring.cuh"
-#include "rudder/cuda/kernels/rows/gated_act.cuh"
 #include "rudder/cuda/kernels/wgmma.cuh"
 
 namespace rudder::cuda {
@@ -86,21 +87,6 @@ __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
 __device__ __forceinline__ void give_up(uint32_t read) {
   if (threadIdx.x % 32 == 0) barrier_arrive(read);
 }
-__device__ __forceinline__ float gated(float gate, float up, ops::Activation activation) {
-  switch (activation) {
-    case ops::Activation::kSilu:
-      return activate<ops::Activation::kSilu>(gate) * up;
-    case ops::Activation::kGeluTanh:
-      return activate<ops::Activation::kGeluTanh>(gate) * up;
-    case ops::Activation::kGelu:
-      return activate<ops::Activation::kGelu>(gate) * up;
-    case ops::Activation::kClampedSwiglu:
-      return clamped_swiglu(gate, up);
-    default:
-      return activate<ops::Activation::kRelu>(gate) * up;
-  }
-}
-
 // kGroups warpgroups have 64 pairs each of a tile, by kRows rows of W: of gate and of up, half of
 // them each, or kRows that follow each other.
 template <int kGroups, int kRows, ExpertForm kForm, bool kGated>
@@ -649,6 +635,12 @@ cudaError_t launch_form(const ExpertProductParams& asked, int32_t num_sms, cudaS
 cudaError_t launch_expert_product(const ExpertProductParams& asked, int32_t num_sms,
                                   cudaStream_t stream) {
   if (asked.most_runs == 0 || asked.out == 0) return cudaSuccess;
+  if (asked.form == ExpertForm::kLow &&
+      (!expert_product_takes(asked.form, asked.in, asked.out, asked.is_gated) ||
+       (asked.is_gated && !asked.interleaves))) {
+    return cudaErrorInvalidValue;
+  }
+  if (few_pairs_take(asked)) return launch_few_pairs(asked, num_sms, stream);
   const int32_t run = asked.list.run_pairs;
   const bool fits = expert_product_takes(asked.form, asked.in, asked.out, asked.is_gated) &&
                     run % 8 == 0 && run >= 8 && (run <= kFewPairs || run == kManyPairs) &&
@@ -661,6 +653,8 @@ cudaError_t launch_expert_product(const ExpertProductParams& asked, int32_t num_
       return launch_form<ExpertForm::kE4m3>(asked, num_sms, stream);
     case ExpertForm::kE2m1:
       return launch_form<ExpertForm::kE2m1>(asked, num_sms, stream);
+    case ExpertForm::kLow:  // few_pairs.h
+      break;
   }
   return cudaErrorInvalidValue;
 }

@@ -27,17 +27,19 @@
 #include "rudder/cuda/kernels/experts/expert_codes.h"
 #include "rudder/cuda/kernels/experts/expert_list.h"
 #include "rudder/cuda/kernels/experts/expert_shape.h"
+#include "rudder/cuda/kernels/products/low_bits.h"
 #include "rudder/ops/activation.h"
 
 namespace rudder::cuda {
 
 // Of W; x has bf16 but for kE4m3.
-enum class ExpertForm : uint8_t { kBf16, kE4m3, kE2m1 };
+enum class ExpertForm : uint8_t { kBf16, kE4m3, kE2m1, kLow };
 
 struct ExpertProductParams {
-  // [experts * out, in] bf16 or e4m3, or as expert_codes.h has it; 16-byte aligned.
+  // [experts * out, in] bf16 or e4m3, or as expert_codes.h has it, or LowBits of each expert
+  // (products/low_bits.h); 16-byte aligned.
   const void* weight = nullptr;
-  const float* w_scale = nullptr;  // [experts * out] of e4m3
+  const float* w_scale = nullptr;  // [experts * out] of e4m3; of LowBits, as its rows lie
   const void* bias = nullptr;      // [experts * out] bf16, optional
   const void* x = nullptr;         // [rows, in] bf16 or e4m3; 16-byte aligned
   const float* x_scale = nullptr;  // [rows] of e4m3
@@ -48,6 +50,10 @@ struct ExpertProductParams {
   ExpertForm form = ExpertForm::kBf16;
   bool is_gated = false;  // rows of W are those of gate, then of up; y has half as many columns
   ops::Activation activation = ops::Activation::kSilu;
+  LowBits low;               // of kLow
+  bool interleaves = false;  // of kLow: eight rows of W's first half, eight of its second, in turn
+  // An element has the same bits whatever the number of pairs is, but for kLow, which always has.
+  bool in_one_order = false;
   ExpertList list;
   int64_t most_runs = 0;  // of the list
   // The kernel in front of this one has not written the list: W is asked for before it ends.
@@ -55,9 +61,13 @@ struct ExpertProductParams {
   void* y = nullptr;  // [pairs, out or out / 2] bf16
 };
 
+// Of LowBits: eight rows of x lie in shared memory.
+inline constexpr int64_t kMostLowIn = 13 << 10;
+
 // Whether rows of so many elements are whole pieces of 16 bytes, and of codes whole blocks, which
 // is what it takes.
 constexpr bool expert_product_takes(ExpertForm form, int64_t in, int64_t out, bool is_gated) {
+  if (form == ExpertForm::kLow) return in % 8 == 0 && in <= kMostLowIn && out % 16 == 0;
   if (form != ExpertForm::kE2m1) return in % (form == ExpertForm::kE4m3 ? 16 : 8) == 0;
   return in % kCodeGroup == 0 && out % (is_gated ? 2 * kCodeRows : kCodeRows) == 0;
 }

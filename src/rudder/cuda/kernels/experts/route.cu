@@ -21,17 +21,10 @@ __global__ void __launch_bounds__(kManyThreads) route_kernel(const RouteParams p
   const auto warp = static_cast<int>(threadIdx.x / 32);
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / 32) + warp;
-  const bool is_alone = gridDim.x == 1;  // then all that it counts stays in shared memory
-  if (is_alone) {
-    for (auto e = static_cast<int>(threadIdx.x); e < p.experts; e += static_cast<int>(blockDim.x)) {
-      shared.counts[e] = 0;
-    }
-    __syncthreads();
-  }
+  begin_list(p, shared);
   const bool has_pair = token < p.tokens && lane < p.k;
   const int64_t pair = token * p.k + lane;
   int32_t expert = 0;
-  int32_t offset = 0;
   if (token < p.tokens) {
     float* const shares = of_warps + 2 * warp * p.experts;
     if (p.logits != nullptr) {
@@ -43,25 +36,7 @@ __global__ void __launch_bounds__(kManyThreads) route_kernel(const RouteParams p
       expert = p.chosen[pair];
     }
   }
-  if (has_pair) offset = atomicAdd((is_alone ? shared.counts : p.list.counts) + expert, 1);
-  if (is_alone) {
-    make_runs(p, shared);
-    if (has_pair) p.list.pairs[shared.begins[expert] + offset] = static_cast<int32_t>(pair);
-    return;
-  }
-  if (has_pair) p.list.offsets[pair] = offset;
-  // What this block wrote is seen by whoever sees that it is done.
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t* const done = p.list.counts + p.experts;
-    shared.is_last = atomicAdd(done, 1) == static_cast<int>(gridDim.x) - 1;
-    if (shared.is_last) *done = 0;
-  }
-  __syncthreads();
-  if (!shared.is_last) return;
-  __threadfence();
-  make_list(p, shared);
+  list_pairs(p, shared, has_pair, pair, expert);
 }
 
 }  // namespace

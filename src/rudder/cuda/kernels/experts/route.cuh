@@ -4,6 +4,8 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/experts/route.h"
 
@@ -23,6 +25,8 @@ __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
 
+struct NoChange {};
+
 // One token's choice, by a warp: a lane has every 32nd expert. `shares` [experts] in shared memory:
 // what a choice weighs; `scores` what it is chosen by.
 template <int kEach>
@@ -31,10 +35,11 @@ class Router {
   __device__ Router(const RouteParams& p, float* shares, float* scores)
       : p_(p), shares_(shares), scores_(scores) {}
 
-  // Of lane j the j-th choice. logit_of(expert) has the token's.
-  template <typename LogitOf>
-  __device__ int32_t run(int64_t token, LogitOf logit_of) {
-    load(logit_of);
+  // Of lane j the j-th choice. logit_of(expert) has the token's; change(scores), of steered tokens,
+  // changes what they are chosen by, in shared memory.
+  template <typename LogitOf, typename Change = NoChange>
+  __device__ int32_t run(int64_t token, LogitOf logit_of, Change change = {}) {
+    load(logit_of, change);
     if (p_.groups > 1) leave_groups();
     const int lane = static_cast<int>(threadIdx.x % 32);
     int32_t expert = 0;  // the lane-th choice
@@ -51,7 +56,9 @@ class Router {
     if (p_.renormalises) share /= warp_sum(share) + kLeastSum;
     if (lane < p_.k) {
       p_.chosen[token * p_.k + lane] = expert;
-      p_.weights[token * p_.k + lane] = share * p_.scale;
+      share *= p_.scale;
+      if (p_.expert_scales != nullptr) share *= p_.expert_scales[expert];
+      p_.weights[token * p_.k + lane] = share;
     }
     return expert;
   }
@@ -59,8 +66,8 @@ class Router {
  private:
   __device__ static int expert_of(int i) { return static_cast<int>(threadIdx.x % 32) + 32 * i; }
 
-  template <typename LogitOf>
-  __device__ void load(LogitOf logit_of) {
+  template <typename LogitOf, typename Change>
+  __device__ void load(LogitOf logit_of, Change change) {
     float share[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -93,6 +100,15 @@ class Router {
       keys_[i] = key_of(score);
     }
     __syncwarp();
+    if constexpr (!std::is_same_v<Change, NoChange>) {
+      change(scores_);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int e = expert_of(i);
+        if (e < p_.experts) keys_[i] = key_of(scores_[e]);
+      }
+    }
   }
   // Above 0, which is what has been taken.
   __device__ static uint32_t key_of(float score) {
@@ -215,6 +231,15 @@ __device__ inline void make_runs(const RouteParams& p, ListShared& shared) {
   }
 }
 
+// By all threads of a block, in front of list_pairs().
+__device__ inline void begin_list(const RouteParams& p, ListShared& shared) {
+  if (gridDim.x > 1) return;  // else all that it counts stays in shared memory
+  for (auto e = static_cast<int>(threadIdx.x); e < p.experts; e += static_cast<int>(blockDim.x)) {
+    shared.counts[e] = 0;
+  }
+  __syncthreads();
+}
+
 // By all threads of the one block that is last; all pairs have their offsets, and counts are there.
 __device__ inline void make_list(const RouteParams& p, ListShared& shared) {
   const auto threads = static_cast<int>(blockDim.x);
@@ -229,6 +254,33 @@ __device__ inline void make_list(const RouteParams& p, ListShared& shared) {
   for (int pair = thread; pair < pairs; pair += threads) {
     p.list.pairs[shared.begins[__ldcg(p.chosen + pair)] + __ldcg(p.list.offsets + pair)] = pair;
   }
+}
+
+// By all threads of every block: each has the expert of a pair, or has none. The block that is last
+// makes the list.
+__device__ inline void list_pairs(const RouteParams& p, ListShared& shared, bool has_pair,
+                                  int64_t pair, int32_t expert) {
+  const bool is_alone = gridDim.x == 1;
+  int32_t offset = 0;
+  if (has_pair) offset = atomicAdd((is_alone ? shared.counts : p.list.counts) + expert, 1);
+  if (is_alone) {
+    make_runs(p, shared);
+    if (has_pair) p.list.pairs[shared.begins[expert] + offset] = static_cast<int32_t>(pair);
+    return;
+  }
+  if (has_pair) p.list.offsets[pair] = offset;
+  // What this block wrote is seen by whoever sees that it is done.
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t* const done = p.list.counts + p.experts;
+    shared.is_last = atomicAdd(done, 1) == static_cast<int>(gridDim.x) - 1;
+    if (shared.is_last) *done = 0;
+  }
+  __syncthreads();
+  if (!shared.is_last) return;
+  __threadfence();
+  make_list(p, shared);
 }
 
 }  // namespace rudder::cuda

@@ -28,6 +28,7 @@ struct RouteParams {
   ops::RouterKind kind = ops::RouterKind::kSoftmaxThenTop;
   bool renormalises = false;
   float scale = 1.0f;
+  const float* expert_scales = nullptr;  // [experts], optional
   int32_t groups = 1;
   int32_t kept_groups = 1;
   int64_t tokens = 0;

@@ -110,9 +110,16 @@ __global__ void __launch_bounds__(kThreads) round_rows_kernel(const RoundLowRows
 }
 
 // By a thread for each row.
+// Of `from`, what becomes this row.
+__device__ int64_t source_row(const PackLowBitsParams& p, int64_t row) {
+  if (!p.interleaves) return row;
+  return row / 16 * 8 + row % 8 + (row % 16 < 8 ? 0 : p.from.rows / 2);
+}
+
 __global__ void __launch_bounds__(kThreads) row_factor_kernel(const PackLowBitsParams p) {
   const int64_t groups = (p.from.in + p.from.group - 1) / p.from.group;
-  for (int64_t row = first_index(); row < p.from.rows; row += index_step()) {
+  for (int64_t to = first_index(); to < p.from.rows; to += index_step()) {
+    const int64_t row = source_row(p, to);
     float highest = 0;
     for (int64_t i = 0; i < groups; ++i) {
       highest = fmaxf(highest, fabsf(p.from.scales[row * groups + i]));
@@ -126,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) row_factor_kernel(const PackLowBitsP
       frexpf(highest, &exponent);
       --exponent;
     }
-    p.row_factor[row] = p.form.is_by_row ? p.from.scales[row * groups] : ldexpf(1.0f, exponent);
+    p.row_factor[to] = p.form.is_by_row ? p.from.scales[row * groups] : ldexpf(1.0f, exponent);
   }
 }
 
@@ -147,7 +154,8 @@ __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
   const int lane_row = thread / 32 * 16 + thread % 32 / 4;
   const auto code_at = [&](int row, int input) {
     const bool is_there = first_row + row < from.rows && first_input + input < from.in;
-    const int code = is_there ? from.codes[(first_row + row) * from.in + first_input + input] : 0;
+    const int64_t source = is_there ? source_row(p, first_row + row) : 0;
+    const int code = is_there ? from.codes[source * from.in + first_input + input] : 0;
     return static_cast<uint32_t>(code) & (kCode == LowCode::kU4 ? 0xfu : 0xffu);
   };
   constexpr int kWords = LowCodes<kCode>::kWords;  // of 16 inputs
@@ -178,8 +186,9 @@ __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
     float offset = 0;
     if (row < from.rows && group < groups) {
       const float factor = p.row_factor[row];
-      scale = p.form.is_by_row ? 1.0f : from.scales[row * groups + group] / factor;
-      offset = from.offsets[row * groups + group];
+      const int64_t source = source_row(p, row) * groups + group;
+      scale = p.form.is_by_row ? 1.0f : from.scales[source] / factor;
+      offset = from.offsets[source];
       if (!p.form.is_zero) offset /= factor;
     }
     pairs[i] = __floats2half2_rn(scale, offset);

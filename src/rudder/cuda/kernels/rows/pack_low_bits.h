@@ -60,6 +60,7 @@ cudaError_t launch_round_low_rows(const RoundLowRowsParams& params, cudaStream_t
 struct PackLowBitsParams {
   PlainLowRows from;
   LowBits form;
+  bool interleaves = false;  // eight of the first half of `from`, eight of the second, in turn
   void* to = nullptr;
   float* row_factor = nullptr;
 };

@@ -1,0 +1,115 @@
+"""Checkpoints of families whose attention keeps one short row of each token. Standard library only."""
+
+from cases import BASE, Case
+
+LATENT = {
+    **{key: value for key, value in BASE.items() if key not in ("head_dim", "num_key_value_heads", "rope_parameters")},
+    "kv_lora_rank": 52,
+    "q_lora_rank": 44,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 12,
+    "v_head_dim": 28,
+}
+YARN = {
+    "rope_theta": 10007.3,
+    "rope_type": "yarn",
+    "factor": 7.3,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 15.3,
+    "beta_slow": 2.1,
+    "mscale": 0.707,
+    "mscale_all_dim": 1.13,
+}
+DEFAULT = {"rope_theta": 10007.3, "rope_type": "default"}
+MIXTURE = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 40,
+    "routed_scaling_factor": 1.37,
+}
+GROUPS = {"n_group": 4, "topk_group": 2}
+ABLATE = {
+    "queries": {"rope_parameters": DEFAULT},
+    "factor": {"routed_scaling_factor": 1.0},
+    "chosen": {"num_experts_per_tok": 2},
+}
+ONES = {"latent_norm": "kv_a_layernorm.weight"}
+
+LATENTS = [
+    Case(  # queries of the input; the first layer is dense; softmaxes
+        "deepseek-v2-lite",
+        "deepseek_v2",
+        {**LATENT, **MIXTURE, "q_lora_rank": None, "first_k_dense_replace": 1, "rope_parameters": YARN},
+        dtype="float32",
+        prompt_len=48,
+        ablate=ABLATE,
+        ones=ONES,
+    ),
+    Case(  # sigmoids, a correction, groups; biases
+        "deepseek-v3",
+        "deepseek_v3",
+        {
+            **LATENT,
+            **MIXTURE,
+            **GROUPS,
+            "num_key_value_heads": 4,
+            "first_k_dense_replace": 1,
+            "attention_bias": True,
+            "rope_parameters": YARN,
+        },
+        dtype="float32",
+        prompt_len=48,
+        ablate={**ABLATE, "groups": {"n_group": 1, "topk_group": 1}, "renormalised": {"norm_topk_prob": False}},
+        ones=ONES,
+    ),
+    Case(  # halves turn
+        "deepseek-v3-halves",
+        "deepseek_v3",
+        {
+            **LATENT,
+            **MIXTURE,
+            **GROUPS,
+            "num_key_value_heads": 4,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 2,
+            "rope_interleave": False,
+            "rope_parameters": DEFAULT,
+        },
+        dtype="float32",
+        prompt_len=48,
+        ablate={"neighbours": {"rope_interleave": True}},
+        ones=ONES,
+    ),
+    Case(
+        "glm4-moe-lite",
+        "glm4_moe_lite",
+        {
+            **LATENT,
+            **MIXTURE,
+            "num_key_value_heads": 4,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "rope_parameters": DEFAULT,
+        },
+        dtype="float32",
+        prompt_len=48,
+        ablate={"renormalised": {"norm_topk_prob": False}},
+        ones=ONES,
+    ),
+    Case(  # queries grow with their position; softmaxes in groups
+        "mistral4",
+        "mistral4",
+        {
+            **LATENT,
+            **MIXTURE,
+            **GROUPS,
+            "num_key_value_heads": 4,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {**YARN, "original_max_position_embeddings": 23, "llama_4_scaling_beta": 0.213},
+        },
+        dtype="float32",
+        prompt_len=48,
+        ablate={"groups": {"n_group": 1, "topk_group": 1}},
+        ones=ONES,
+    ),
+]
