@@ -295,7 +295,7 @@ class Loop {
   }
 
   Outcome run() {
-    scheduler_.add_stored(executor_.take_stored());
+    scheduler_.tiers().add_stored(executor_.take_stored());
     size_t num_added = 0;
     for (int32_t round = 0; num_added < asks_.size() || !scheduler_.idle(); ++round) {
       for (size_t i = 0; i < asks_.size(); ++i) {

@@ -1,7 +1,7 @@
-// Cached prefixes behind the device (docs/contracts/cache.md, "Tiers"): tokens and log-probabilities
-// are those of an executor without tiers, where the prefixes are several times what the KV cache
-// holds; what is stored is found again, also by the next process; and a record with other bytes is
-// never used.
+// Cached prefixes behind the device (docs/contracts/cache.md, "Tiers"): tokens and
+// log-probabilities are those of an executor without tiers, where the prefixes are several times
+// what the KV cache holds; what is stored is found again, also by the next process; and a record
+// with other bytes is never used.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -68,15 +68,15 @@ step::TierCaps tiers_of(const Backend& backend, TinyArch arch, const step::Capac
                         int64_t disk_bytes) {
   const std::unique_ptr<ops::Ops> ops = backend.make();
   const model::ModelSpec spec = testing::tiny_spec(arch);
-  const exec::KvLayout layout = value_of(
-      exec::make_kv_layout(spec, {.kv = ops->kv_format(),
-                                  .block_size = capacity.block_size,
-                                  .max_seq_len = capacity.max_seq_len,
-                                  .lookback = ops->attention_lookback()}));
+  const exec::KvLayout layout =
+      value_of(exec::make_kv_layout(spec, {.kv = ops->kv_format(),
+                                           .block_size = capacity.block_size,
+                                           .max_seq_len = capacity.max_seq_len,
+                                           .lookback = ops->attention_lookback()}));
   return {.plain_records = 200,
           .stated_records = capacity.states.empty() ? 0 : 60,
           .block_bytes = layout.block_bytes,
-          .state_bytes = exec::StateMemory::state_bytes(spec),
+          .checkpoint_bytes = exec::StateMemory::state_bytes(spec),
           .disk_bytes = disk_bytes};
 }
 
@@ -117,20 +117,20 @@ TEST_P(TiersTest, TokensAreThoseOfAServerWithoutThem) {
   const Outcome without = serve(asks, 0, false);
   const Outcome with = serve(asks, 0);
   expect_same(without.got, with.got, "with a host tier");
-  EXPECT_EQ(without.stats.tiers.host_hits, 0u);
-  EXPECT_GT(with.stats.tiers.host_hits, 500u);
-  EXPECT_EQ(with.stats.tiers.disk_hits, 0u);
-  EXPECT_EQ(with.stats.tiers.bad_records, 0u);
+  EXPECT_EQ(without.stats.cached.tiers.host_hits, 0u);
+  EXPECT_GT(with.stats.cached.tiers.host_hits, 500u);
+  EXPECT_EQ(with.stats.cached.tiers.disk_hits, 0u);
+  EXPECT_EQ(with.stats.cached.tiers.bad_records, 0u);
   EXPECT_GT(with.stats.prefix_hits, without.stats.prefix_hits);
 }
 
 TEST_P(TiersTest, TheNextProcessFindsWhatIsInFiles) {
   const std::vector<Ask> asks = chats();
   const Outcome first = serve(asks, int64_t{1} << 30);
-  EXPECT_GT(first.stats.tiers.disk_stored, 50u);
+  EXPECT_GT(first.stats.cached.tiers.disk_stored, 50u);
   const Outcome second = serve(asks, int64_t{1} << 30);
   expect_same(first.got, second.got, "after a restart");
-  EXPECT_GT(second.stats.tiers.disk_hits, 300u);
+  EXPECT_GT(second.stats.cached.tiers.disk_hits, 300u);
   // A bit of every file turns.
   for (const auto& entry : fs::directory_iterator(folder_)) {
     if (entry.path().extension() != ".kv") continue;
@@ -142,14 +142,12 @@ TEST_P(TiersTest, TheNextProcessFindsWhatIsInFiles) {
   }
   const Outcome third = serve(asks, int64_t{1} << 30);
   expect_same(first.got, third.got, "with files of other bytes");
-  EXPECT_GT(third.stats.tiers.bad_records, 5u);
+  EXPECT_GT(third.stats.cached.tiers.bad_records, 5u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TiersTest,
-                         ::testing::Values(TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kDelta),
-                         [](const auto& test) {
-                           return std::string(testing::tiny_arch_name(test.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, TiersTest, ::testing::Values(TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kDelta),
+    [](const auto& test) { return std::string(testing::tiny_arch_name(test.param)); });
 
 }  // namespace
 }  // namespace rudder::metamorphic

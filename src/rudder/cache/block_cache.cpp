@@ -114,31 +114,6 @@ Match BlockCache::match(Chain& chain, std::span<const int32_t> tokens, int32_t m
   return match;
 }
 
-NodeObjects BlockCache::objects_of(const NodeRef& node) const {
-  NodeObjects objects;
-  if (!index_.contains(node)) return objects;
-  for (int32_t g = 0; g < num_groups(); ++g) {
-    const BlockId block = index_.block(node, g);
-    objects.blocks.push_back(block != kNoBlock && is_distrusted(block) ? kNoBlock : block);
-  }
-  objects.checkpoint = index_.checkpoint(node);
-  return objects;
-}
-
-void BlockCache::hold_objects(const NodeObjects& objects) {
-  for (const BlockId block : objects.blocks) {
-    if (block != kNoBlock) pool_.add_ref(block);
-  }
-  if (objects.checkpoint != kNoState) states_.add_ref(objects.checkpoint);
-}
-
-void BlockCache::release_objects(const NodeObjects& objects) {
-  for (const BlockId block : objects.blocks) {
-    if (block != kNoBlock) pool_.release(block, index_.contains(block));
-  }
-  if (objects.checkpoint != kNoState) release_state(objects.checkpoint);
-}
-
 void BlockCache::hold(Chain& chain, const Match& match, const BlockTables& found) {
   for (const BlockTable& table : found) {
     for (const BlockId block : table.held()) {

@@ -6,7 +6,6 @@
 // flight reads it. Normative text: docs/contracts/kv.md.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -58,16 +57,6 @@ struct Match {
   int32_t without_states = 0;  // blocks, if no checkpoint were needed
 };
 
-// What a node of the prefix index has.
-struct NodeObjects {
-  std::vector<BlockId> blocks = {};  // by group; kNoBlock: none
-  StateId checkpoint = kNoState;
-
-  bool empty() const {
-    return std::ranges::all_of(blocks, [](BlockId block) { return block == kNoBlock; });
-  }
-};
-
 // A sequence's tokens as prefix blocks. Kept by the caller, one a sequence; the fields belong to
 // BlockCache.
 struct Chain : PrefixChain {
@@ -101,21 +90,6 @@ class BlockCache {
   // What the tokens that are not in a full block yet are computed under has become known.
   static void set_runs(Chain& chain, std::span<const ContentRun> runs);
 
-  // The node of full block `i` of the sequence behind `parent`; none: it is not cached.
-  NodeRef node_at(Chain& chain, std::span<const int32_t> tokens, int32_t i,
-                  const NodeRef& parent) const {
-    return find(chain, tokens, i, parent);
-  }
-  // For tiers (tier_index.h): which blocks, by group, and which checkpoint the node has. None of
-  // either: it is gone.
-  NodeObjects objects_of(const NodeRef& node) const;
-  // What is told of the node's block of a group.
-  CachedBlock describe(const NodeRef& node, int32_t group) const {
-    return index_.cached_block(node.node, group);
-  }
-  // References what the node has, until release_objects(): it is copied.
-  void hold_objects(const NodeObjects& objects);
-  void release_objects(const NodeObjects& objects);
   // The first block of a group that a token at `position` sees.
   int32_t first_needed(int32_t group, int32_t position) const;
 
@@ -177,6 +151,8 @@ class BlockCache {
                            const BlockTables& tables) const;
 
  private:
+  friend class CachedNodes;  // cached_nodes.h
+
   // Full block `i`; its runs are in runs_ until the next call.
   BlockContent content(const Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
   NodeRef find(Chain& chain, std::span<const int32_t> tokens, int32_t i,

@@ -18,6 +18,9 @@
 namespace rudder::cache {
 
 using TierKey = std::pair<uint64_t, uint64_t>;  // of the block, low word first
+struct TierKeyHash {
+  size_t operator()(const TierKey& key) const { return key.first; }
+};
 
 class TierIndex {
  public:
@@ -85,9 +88,6 @@ class TierIndex {
   Result<void> check(int32_t in_use) const;
 
  private:
-  struct KeyHash {
-    size_t operator()(const TierKey& key) const { return key.first; }
-  };
   using Uses = std::list<TierKey>;  // the one of longest ago first
   struct Entry {
     int32_t placement = -1;
@@ -101,7 +101,7 @@ class TierIndex {
     bool is_writing = false;
     Uses::iterator disk_use = {};
   };
-  using Entries = std::unordered_map<TierKey, Entry, KeyHash>;
+  using Entries = std::unordered_map<TierKey, Entry, TierKeyHash>;
 
   int32_t class_of(int32_t placement) const {
     return placement < options_.plain_placements ? 0 : 1;

@@ -126,7 +126,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                 .taps = &taps_,
                 .captures = &captures_,
                 .delivery = &delivery_}) {
-  scheduler_.add_stored(executor_->take_stored());
+  scheduler_.tiers().add_stored(executor_->take_stored());
   watch_.idle(clock_->now_us());
   publish_stats();
 }

@@ -20,13 +20,6 @@ struct Histogram {
   void observe(double value, uint64_t times = 1);
 };
 
-// Of the prefix cache, in tokens of prompts.
-struct PrefixStats {
-  uint64_t queries = 0;              // looked up
-  uint64_t hits = 0;                 // found
-  uint64_t hits_without_states = 0;  // had no state been needed to go on from there
-};
-
 // Of cached prefixes behind the device; all 0 where there are no tiers. Hits in tokens of prompts,
 // the rest in records of a block.
 struct TierStats {
@@ -44,6 +37,14 @@ struct TierStats {
   uint64_t failed_loads = 0;
   uint64_t failed_writes = 0;
   uint64_t computed_instead = 0;
+};
+
+// Of the prefix cache, in tokens of prompts.
+struct PrefixStats {
+  uint64_t queries = 0;              // looked up
+  uint64_t hits = 0;                 // found
+  uint64_t hits_without_states = 0;  // had no state been needed to go on from there
+  TierStats tiers;
 };
 
 struct EngineStats {
@@ -71,7 +72,6 @@ struct EngineStats {
   uint64_t prompt_tokens_cached = 0;
   uint64_t generation_tokens = 0;
   PrefixStats prefix;
-  TierStats tiers;
   uint64_t finished_stop = 0;
   uint64_t finished_length = 0;
   uint64_t finished_cancelled = 0;

@@ -120,6 +120,7 @@ class DeviceExecutor final : public step::Executor {
     std::vector<ops::KvLayer> kv;
     SampleReaders readers;  // of what a step has sampled
     StateMemory states;
+    std::unique_ptr<RecordMemory> records;  // behind them; null: there are no tiers
   };
   struct Enqueued {
     size_t flight = 0;
@@ -131,7 +132,6 @@ class DeviceExecutor final : public step::Executor {
   Result<void> prepare(const Options& options);
   void work();
   Result<void> prepare_taps();
-  Result<void> prepare_tiers(const ops::View& pool, const std::string& folder);
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_tables(const step::StepPlan& plan);
   bool enqueue(size_t index);                             // false once it is stopping
@@ -143,7 +143,6 @@ class DeviceExecutor final : public step::Executor {
   Result<void> advance(size_t index);
   Result<void> pass_on(size_t index);
   void fail_others(const Error& error);
-  bool is_last_stage() const { return model_.spec.stage.is_last(); }
   void run(size_t index);
   void sample(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
@@ -196,8 +195,7 @@ class DeviceExecutor final : public step::Executor {
   DeviceTime device_time_;
   std::optional<Error> fault_;  // of the device: nothing runs after it
 
-  std::unique_ptr<RecordMemory> records_;  // null: there are no tiers
-  std::thread worker_;                     // last: started when all else is ready
+  std::thread worker_;  // last: started when all else is ready
 };
 
 }  // namespace rudder::exec

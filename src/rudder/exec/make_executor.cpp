@@ -200,7 +200,7 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
   for (size_t i = 0; i < division.stages.size(); ++i) {
     budget.stages.push_back(all[i * division.num_ranks]);
   }
-  budget.has_lens = budget.stages.back().has_lens;
+  budget.readers.has_lens = budget.stages.back().readers.has_lens;
   return budget;
 }
 
@@ -270,12 +270,12 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   RUDDER_TRY(model.weights,
              model::load_weights(division.checkpoint, division.spec, *ops, progress, part.stage));
   loaded.weight_bytes = model.weights.bytes;
-  if (memory.has_lens) {
+  if (memory.readers.has_lens) {
     if (ops::rank_of(*ops).index == 0) loaded.reader = ops->reader_ops()->make_reader();
     loaded.lens = {
         model.weights.final_norm, {model.weights.head}, model.weights.layers.back().residual};
   }
-  if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
+  if (memory.readers.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->reader_ops()->make_reader();
   }
   if (memory.drafts.guesses && part.stage.is_last()) {
@@ -457,7 +457,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
     models.memory.stages[i].weights.bytes = loaded[i * division.num_ranks]->weight_bytes;
   }
   std::shared_ptr<HeadLens> lens;
-  if (models.memory.has_lens) {
+  if (models.memory.readers.has_lens) {
     RUDDER_TRY(lens, make_lens(models.spec, std::span(loaded).first(num_devices)));
     models.lens = lens;
   }
@@ -465,7 +465,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   held.reserve(loaded.size());
   for (Result<LoadedRank>& rank : loaded) held.push_back(std::move(rank->held));
   models.resident = std::make_shared<ResidentModel>(models.spec, std::move(held), std::move(lens));
-  if (models.memory.feature_bytes > 0) {
+  if (models.memory.readers.feature_bytes > 0) {
     RUDDER_TRY(models.features,
                make_features(models.memory, settings, std::move(loaded.front()->feature_ops)));
   }

@@ -162,8 +162,8 @@ std::string taps_text(const MemoryBudget& budget) {
     text += fmt::format("{}{} of {} a step", text.empty() ? "" : ", ",
                         bytes_text(budget.taps.capture_elements * width),
                         budget.taps.captures_prompts_only ? "embeddings" : "captures");
-    if (budget.feature_bytes > 0) {
-      text += fmt::format(", {} of encoders", bytes_text(budget.feature_bytes));
+    if (budget.readers.feature_bytes > 0) {
+      text += fmt::format(", {} of encoders", bytes_text(budget.readers.feature_bytes));
     }
   }
   return text;
@@ -211,7 +211,7 @@ int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor
 }  // namespace
 
 FeatureBounds feature_bounds(const MemoryBudget& budget) {
-  return {.dictionary_bytes = budget.feature_bytes,
+  return {.dictionary_bytes = budget.readers.feature_bytes,
           .widest = static_cast<int32_t>(budget.geometry.widest())};
 }
 
@@ -220,16 +220,17 @@ namespace {
 // What reads captured rows: the lens, the encoders of features.
 void budget_taps(const model::ModelSpec& spec, const step::Capacity& capacity, const MemoryAsk& ask,
                  MemoryBudget& budget) {
-  budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
-                    !budget.taps.captures_prompts_only;
+  budget.readers.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
+                            !budget.taps.captures_prompts_only;
   const bool reads_features = ask.stage.is_first() && ask.rank.index == 0 &&
                               budget.taps.steering() && budget.taps.capture() &&
                               !budget.taps.captures_prompts_only;
-  budget.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
-  budget.tap_bytes =
-      TapState::device_bytes(capacity) +
-      (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
-  if (budget.feature_bytes > 0) {
+  budget.readers.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
+  budget.tap_bytes = TapState::device_bytes(capacity) +
+                     (budget.readers.has_lens
+                          ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes
+                          : 0);
+  if (budget.readers.feature_bytes > 0) {
     budget.tap_bytes +=
         DeviceFeatureReader::device_bytes(feature_bounds(budget), budget.dtypes.act) +
         ask.taps.reader_bytes;

@@ -80,9 +80,11 @@ struct MemoryBudget {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   step::DraftCaps drafts = {};  // Capacity::drafts
-  bool has_lens = false;        // captured rows can be read through the head
-  // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
-  int64_t feature_bytes = 0;
+  // What reads captured rows on the device.
+  struct {
+    bool has_lens = false;      // the head
+    int64_t feature_bytes = 0;  // of encoders of dictionaries; 0: the host reads by them
+  } readers;
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
   AdapterRoom adapters = {};

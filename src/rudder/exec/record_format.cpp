@@ -23,7 +23,7 @@ void seal_record(const step::TierCaps& tiers, const step::RecordKey& key, step::
                          .parts = parts,
                          .version = kVersion,
                          .block_bytes = tiers.block_bytes,
-                         .state_bytes = tiers.state_bytes,
+                         .checkpoint_bytes = tiers.checkpoint_bytes,
                          .payload_sum = checksum(record.subspan(sizeof(RecordHeader)))};
   header.header_sum = header_sum(header);
   std::memcpy(record.data(), &header, sizeof(header));
@@ -36,7 +36,8 @@ bool is_sealed(const step::TierCaps& tiers, const step::RecordKey& key, step::Re
   std::memcpy(&header, record.data(), sizeof(header));
   return header.magic == kMagic && header.version == kVersion && header.key == key &&
          header.parts == parts && header.block_bytes == tiers.block_bytes &&
-         header.state_bytes == tiers.state_bytes && header.header_sum == header_sum(header) &&
+         header.checkpoint_bytes == tiers.checkpoint_bytes &&
+         header.header_sum == header_sum(header) &&
          header.payload_sum == checksum(record.subspan(sizeof(RecordHeader)));
 }
 

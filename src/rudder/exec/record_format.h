@@ -16,7 +16,7 @@ struct RecordHeader {
   uint32_t parts = 0;
   uint32_t version = 0;
   int64_t block_bytes = 0;
-  int64_t state_bytes = 0;
+  int64_t checkpoint_bytes = 0;
   uint64_t payload_sum = 0;  // checksum of what is behind the header
   uint64_t header_sum = 0;   // of the header before this
 };

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr step::TierCaps kCaps = {.plain_records = 2,
                                   .stated_records = 2,
                                   .block_bytes = 112,
-                                  .state_bytes = 37,
+                                  .checkpoint_bytes = 37,
                                   .disk_bytes = 1 << 20};
 constexpr int64_t kScaleBytes = 16;
 constexpr step::RecordParts kBoth = step::group_part(0) | step::group_part(1);

@@ -55,7 +55,7 @@ struct ExecSettings {
   // Of cached prefixes behind the device.
   struct Tiers {
     double host_gib = 0;
-    std::string disk_dir;
+    std::string disk_dir = {};
     double disk_gib = 0;
   } tiers;
   struct {

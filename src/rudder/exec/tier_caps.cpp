@@ -22,7 +22,7 @@ Result<void> tiers_unsupported(const std::string& device) {
 }
 
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
-                                 int64_t block_bytes, int64_t state_bytes) {
+                                 int64_t block_bytes, int64_t checkpoint_bytes) {
   const auto host = static_cast<int64_t>(settings.host_gib * kGib);
   if (host == 0) {
     if (settings.disk_dir.empty()) return step::TierCaps{};
@@ -34,19 +34,19 @@ Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t nu
                 settings.disk_dir.empty() ? "kv-disk-gib" : "kv-disk-dir");
   }
   step::TierCaps caps = {.block_bytes = block_bytes,
-                         .state_bytes = state_bytes,
+                         .checkpoint_bytes = checkpoint_bytes,
                          .disk_bytes = static_cast<int64_t>(settings.disk_gib * kGib)};
   const step::RecordParts blocks = step::group_part(num_groups) - 1;
   const int64_t plain = record_bytes(caps, blocks);
   const int64_t stated = record_bytes(caps, blocks | step::kStatePart);
   constexpr int64_t kMost = int64_t{1} << 30;
-  if (state_bytes > 0) {
+  if (checkpoint_bytes > 0) {
     caps.stated_records = static_cast<int32_t>(std::min(host / 2 / stated, kMost));
     caps.plain_records = static_cast<int32_t>(std::min((host - host / 2) / plain, kMost));
   } else {
     caps.plain_records = static_cast<int32_t>(std::min(host / plain, kMost));
   }
-  if (caps.plain_records < 2 || (state_bytes > 0 && caps.stated_records < 2)) {
+  if (caps.plain_records < 2 || (checkpoint_bytes > 0 && caps.stated_records < 2)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("a record takes {} bytes, one with a state {}: {} hold fewer than two",
                             plain, stated, host),

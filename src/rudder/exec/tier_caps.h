@@ -21,7 +21,7 @@ Result<void> tiers_unsupported(const std::string& device);
 // Where sequences have states, half of host memory is for records with a checkpoint.
 // kInvalidArgument, where = the setting: a folder without bytes, bytes for less than two records.
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
-                                 int64_t block_bytes, int64_t state_bytes);
+                                 int64_t block_bytes, int64_t checkpoint_bytes);
 
 // Of a model with that budget on these devices: nothing where the settings ask for none.
 // kUnsupported, where = "kv-host-gib": nothing copies records there.

@@ -69,7 +69,6 @@ class Prompts {
   Admission admit(StepBuilder& builder, Sequence& sequence);
   void begin(StepBuilder& builder, Sequence& sequence, cache::Match match,
              const Tiers::Reach& reach);
-  bool has_blocks_for(const Tiers::Reach& reach) const;
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from);
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   bool computes(Sequence& other, Sequence& sequence, int32_t i) const;

@@ -1,7 +1,6 @@
 // Prompts: how many tokens of a prompt a step runs, and which sequences of those that wait it
 // admits.
 #include <algorithm>
-#include <bit>
 
 #include "rudder/base/check.h"
 #include "rudder/sched/prompts.h"
@@ -108,11 +107,10 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
     ++sequence.wait.held_steps;
     return Admission::kHeld;
   }
-  Tiers::Reach reach = tiers_.find(sequence, match, matched_);
-  if (!has_blocks_for(reach)) reach = {};
+  const Tiers::Reach reach = tiers_.find(sequence, match, matched_);
   num_cached += reach.size() * blocks_.block_size();
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
-  if (!running_.empty()) {
+  if (!running_.all().empty()) {
     const bool goes_past = overtaking_.goes_past(sequence);
     const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
     const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
@@ -135,18 +133,9 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const int32_t left = blocks_.num_available() - blocks_.cache().count_refs(matched_, 0);
   const bool has_room =
       blocks_.has_state_for(match) && (!reach.empty() || left >= blocks_.num_groups());
-  if (running_.empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
+  if (running_.all().empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
   begin(builder, sequence, match, reach);
   return Admission::kAdmitted;
-}
-
-// For all that is fetched, beside what the sequence's match keeps from eviction.
-bool Prompts::has_blocks_for(const Tiers::Reach& reach) const {
-  int32_t wanted = 0;
-  for (const Tiers::Reach::Piece& piece : reach.pieces) {
-    wanted += std::popcount(piece.taken & ~step::kStatePart);
-  }
-  return wanted + blocks_.cache().count_refs(matched_, 0) <= blocks_.num_available();
 }
 
 // Takes the sequence out of its line and gives it the cached blocks of its prefix (matched_), a
@@ -179,7 +168,7 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match
     first_planned_.push_back(sequence.id);
   }
   blocks_.give_state(sequence, match, builder.plan());
-  if (!reach.empty()) tiers_.begin_load(sequence, reach, builder.plan());
+  tiers_.begin(sequence, reach, builder.plan());
   running_.begin(sequence, num_cached + reach.size() * blocks_.block_size(), builder.plan());
   if (sequence.state != SequenceState::kCopying) {
     const int32_t chunk =

@@ -114,12 +114,9 @@ bool Running::publish_blocks(const StepRecord& record, size_t index, const step:
   return true;
 }
 
+// One whose records failed to come only waits again: it had not run.
 void Running::preempt(Sequence& sequence) {
-  ++preemptions_;
-  send_back(sequence);
-}
-
-void Running::send_back(Sequence& sequence) {
+  if (!sequence.tier.has_failed) ++preemptions_;
   sequence.state = SequenceState::kPreempting;
   --num_running_;
   release_if_idle(sequence);
@@ -127,7 +124,7 @@ void Running::send_back(Sequence& sequence) {
 
 void Running::end_load(Sequence& sequence) {
   if (sequence.state == SequenceState::kCopying && sequence.tier.has_failed) {
-    send_back(sequence);
+    preempt(sequence);
   } else if (sequence.state == SequenceState::kCopying) {
     sequence.state = SequenceState::kRunning;
     blocks_.cache().publish(sequence.chain, sequence.tokens, sequence.tables,

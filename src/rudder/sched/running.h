@@ -32,7 +32,6 @@ class Running {
 
   // Those that hold a slot, by rank; retiring and preempting ones too.
   std::span<Sequence* const> all() const { return sequences_; }
-  bool empty() const { return sequences_.empty(); }
   int32_t size() const { return static_cast<int32_t>(sequences_.size()); }
   int32_t num_running() const { return num_running_; }  // of all, not ending
   uint64_t preemptions() const { return preemptions_; }
@@ -92,7 +91,6 @@ class Running {
   bool make_room(StepBuilder& builder, const Sequence& wants);
   Sequence* pick_victim(const Sequence& wants) const;
   void preempt(Sequence& sequence);
-  void send_back(Sequence& sequence);
   void release(Sequence& sequence);
 
   const step::Capacity& capacity_;

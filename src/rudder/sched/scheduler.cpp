@@ -161,11 +161,12 @@ void Scheduler::commit_trial(const step::StepResult& result) {
 
 std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   prompts_.clear_first_planned();
-  constrained_.clear();
+  lists_.constrained.clear();
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   const bool has_waited = std::exchange(is_holding_, false);
-  if (running_.empty() && waiting_.empty() && !has_edits && !tiers_.wants_plan()) return nullptr;
+  if (running_.all().empty() && waiting_.empty() && !has_edits && !tiers_.wants_plan())
+    return nullptr;
   is_holding_ = drafts_.holds(in_flight_);
   if (is_holding_) return nullptr;
   waiting_.promote_starved(settings_.max_wait_steps);
@@ -183,7 +184,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
                       .spare = spare_,
                       .drafts = drafts_,
                       .blocks = blocks_,
-                      .constrained = constrained_,
+                      .constrained = lists_.constrained,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .guess_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
@@ -230,7 +231,7 @@ void Scheduler::note_planned(StepRecord record, const StepShape& shape) {
 }
 
 const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
-  for (ConstrainedSequence& constrained : constrained_) {
+  for (ConstrainedSequence& constrained : lists_.constrained) {
     const auto sequence = sequences_.find(constrained.id);
     if (sequence == sequences_.end()) {
       constrained.takes_guess = false;
@@ -238,7 +239,7 @@ const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
       fill_in_guess(*sequence->second, &constrained);
     }
   }
-  return constrained_;
+  return lists_.constrained;
 }
 
 void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
@@ -254,7 +255,7 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   pace_.note_iteration(shape, result.device_us);
   tiers_.note_step(shape, result.device_us);
   ++record.committed;
-  captured_sequences_.clear();
+  lists_.captured.clear();
   while (Sequence* copied = copies_.take_done(result.copies_done)) {
     blocks_.end_restore(*copied);
     forget_if_idle(*copied);
@@ -269,7 +270,7 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     const Sequence& sequence = *record.sequences[i];
     const bool late = sequence.state == SequenceState::kRetiring;
     if (!record.plan->seqs[i].captures.empty() && !late && !result.seqs[i].masked) {
-      captured_sequences_.push_back({.seq = static_cast<int32_t>(i), .id = sequence.id});
+      lists_.captured.push_back({.seq = static_cast<int32_t>(i), .id = sequence.id});
     }
     commit_sequence(record, i, result.seqs[i], out);
   }
@@ -362,12 +363,6 @@ void Scheduler::reset_prefix_cache() {
   tiers_.forget_all();
 }
 
-std::vector<cache::CachedBlock> Scheduler::watched_blocks() const {
-  std::vector<cache::CachedBlock> watched = blocks_.cache().watched();
-  tiers_.append_watched(&watched);
-  return watched;
-}
-
 void Scheduler::drop_all() {
   for (const StepRecord& record : in_flight_) {
     for (const Checkpoint& made : record.checkpoints) blocks_.cache().release_state(made.state);
@@ -398,7 +393,7 @@ SchedStats Scheduler::stats() const {
   stats.blocks_in_use = pool.num_in_use();
   stats.blocks_cached = pool.num_cached();
   stats.blocks_free = pool.num_free();
-  stats.evictions = blocks_.cache().evictions();
+  stats.cached.evictions = blocks_.cache().evictions();
   return stats;
 }
 

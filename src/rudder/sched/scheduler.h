@@ -17,7 +17,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -91,7 +90,7 @@ class Scheduler {
 
   // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
-  const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
+  const std::vector<ConstrainedSequence>& constrained() const { return lists_.constrained; }
   // The same behind the commits of all steps in front of it: what guesses they take is known, and
   // they have them.
   const std::vector<ConstrainedSequence>& learn_drafts();
@@ -102,7 +101,7 @@ class Scheduler {
 
   // Sequences of the last committed step whose captured tokens count: not those that were late
   // or masked.
-  const std::vector<CapturedSequence>& captured_sequences() const { return captured_sequences_; }
+  const std::vector<CapturedSequence>& captured_sequences() const { return lists_.captured; }
 
   // Some sequence has neither ended nor been finished, or a copy is on its way.
   bool has_work() const {
@@ -122,15 +121,11 @@ class Scheduler {
   void start_afresh(const std::string* identity = nullptr);
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache();
-  // What lies in files from the start, before the first add().
-  void add_stored(std::span<const step::StoredRecord> stored) { tiers_.add_stored(stored); }
-  // Nothing is copied between tiers, but what is on its way, until it is let go on.
-  void pause_tiers(bool pauses) { tiers_.pause(pauses); }
+  // Where cached prefixes lie: what was stored before, who was told of them, whether any is copied.
+  Tiers& tiers() { return tiers_; }
 
   SchedStats stats() const;
   int32_t max_running() const { return settings_.max_num_seqs; }  // any thread
-  // What the watcher of the prefix cache was told of and is still there.
-  std::vector<cache::CachedBlock> watched_blocks() const;
 
   // Recomputes every invariant of docs/contracts/kv.md from the sequences; O(blocks + tokens).
   // Names the first that does not hold. For the simulator and for debugging.
@@ -166,8 +161,11 @@ class Scheduler {
   StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   bool is_holding_ = false;  // the last plan() gave none, for the sake of drafts
-  std::vector<ConstrainedSequence> constrained_;
-  std::vector<CapturedSequence> captured_sequences_;
+  struct Lists {
+    std::vector<ConstrainedSequence> constrained;  // of the last plan
+    std::vector<CapturedSequence> captured;        // of the last commit
+  };
+  Lists lists_;
   SchedStats counters_;  // those of steps and tokens
 };
 

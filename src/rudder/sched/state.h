@@ -113,6 +113,7 @@ struct DraftState {
 
 // What Tiers keeps of a sequence.
 struct TierWork {
+  int32_t declined = 0;  // tokens that were found last, and take less time to compute
   // Its shared blocks that were noted, and the node of the last of them.
   int32_t noted = 0;
   cache::NodeRef node;
@@ -126,6 +127,7 @@ struct TierWork {
 
   // Its blocks are given back.
   void end() {
+    has_failed = false;
     noted = 0;
     node = {};
   }

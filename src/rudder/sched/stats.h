@@ -33,6 +33,12 @@ struct TierStats {
   uint64_t computed_instead = 0;  // tokens that were there, and that computing takes less time for
 };
 
+// Of the prefix cache.
+struct CacheStats {
+  uint64_t evictions = 0;  // cached blocks given to another use
+  TierStats tiers = {};
+};
+
 struct SchedStats {
   // Gauges.
   int32_t num_running = 0;     // hold a slot, not ended
@@ -57,8 +63,7 @@ struct SchedStats {
   uint64_t prefix_hits = 0;     // of them found
   uint64_t overtakes = 0;       // small prompts begun past a large one that waited for blocks
   StateStats states = {};
-  TierStats tiers = {};
-  uint64_t evictions = 0;     // cached blocks given to another use
+  CacheStats cached = {};
   uint64_t late_results = 0;  // in flight when their sequence ended
   // Of accepted_tokens, those that were first in their draft, second, and so on; empty
   // where there are no drafts.

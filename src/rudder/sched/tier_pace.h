@@ -11,15 +11,19 @@ namespace rudder::sched {
 
 class TierPace {
  public:
-  // Computing `tokens` of a prompt takes longer than fetching so many records.
-  bool pays(int64_t host_records, int64_t files, int64_t tokens) {
+  // Computing `tokens` of a prompt takes longer than fetching so many records, or it is time to see
+  // whether it still does not.
+  bool pays(int64_t host_records, int64_t files, int64_t tokens) const {
     const double fetch_us =
         static_cast<double>(host_records) * host_us_ + static_cast<double>(files) * file_us_;
     const bool is_known =
         token_us_ > 0 && (host_records == 0 || host_us_ > 0) && (files == 0 || file_us_ > 0);
     if (!is_known || fetch_us < static_cast<double>(tokens) * token_us_) return true;
-    return ++declined_ % kTryEvery == 0;
+    return declined_ >= kTryEvery;
   }
+  // Of a sequence that is admitted: what pays() said is done.
+  void note_declined() { ++declined_; }
+  void note_taken() { declined_ = 0; }
 
   void note_fetch(bool is_file, int64_t us) {
     mix(is_file ? file_us_ : host_us_, static_cast<double>(us > 0 ? us : 1));
@@ -31,16 +35,16 @@ class TierPace {
   }
 
  private:
-  static constexpr int64_t kTryEvery = 64;
+  static constexpr int32_t kTryEvery = 63;
   static void mix(double& mean, double seen) {
     constexpr double kShare = 0.1;
     mean = mean == 0 ? seen : mean + kShare * (seen - mean);
   }
 
-  double host_us_ = 0;   // a record from host memory
-  double file_us_ = 0;   // one from a file
-  double token_us_ = 0;  // of a prompt, computed
-  int64_t declined_ = 0;
+  double host_us_ = 0;    // a record from host memory
+  double file_us_ = 0;    // one from a file
+  double token_us_ = 0;   // of a prompt, computed
+  int32_t declined_ = 0;  // since one was taken
 };
 
 }  // namespace rudder::sched

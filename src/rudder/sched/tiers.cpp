@@ -1,6 +1,7 @@
 #include "rudder/sched/tiers.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -29,10 +30,12 @@ Tiers::Tiers(const step::Capacity& capacity, const SchedSettings& settings, Bloc
     : capacity_(capacity),
       settings_(settings),
       blocks_(blocks),
+      nodes_(blocks.cache()),
       index_({.plain_placements = capacity.tiers.plain_records,
               .stated_placements = capacity.tiers.stated_records,
               .disk_bytes = capacity.tiers.disk_bytes},
              step::kStatePart),
+      watch_(settings.block_watcher, blocks.num_groups()),
       has_files_(capacity.tiers.has_disk()) {
   RUDDER_CHECK(empty() || (settings.enable_prefix_caching && settings.hash_bits == 128),
                "tiers without prefixes or with keys of {} bits", settings.hash_bits);
@@ -92,9 +95,16 @@ void Tiers::take_needed(Reach& reach, int32_t from) const {
   }
 }
 
+int32_t Tiers::Reach::num_blocks() const {
+  int32_t count = 0;
+  for (const Piece& piece : pieces) count += std::popcount(piece.taken & ~step::kStatePart);
+  return count;
+}
+
 Tiers::Reach Tiers::find(Sequence& sequence, const cache::Match& match,
                          const cache::BlockTables& found) {
   Reach reach;
+  sequence.tier.declined = 0;
   if (empty() || is_paused_) return reach;
   std::vector<int32_t> there_from;  // by group, as in BlockCache::match
   for (const cache::BlockTable& table : found) there_from.push_back(table.first);
@@ -115,16 +125,24 @@ Tiers::Reach Tiers::find(Sequence& sequence, const cache::Match& match,
   }
   reach.pieces.resize(static_cast<size_t>(longest));
   take_needed(reach, from);
+  if (reach.num_blocks() + blocks_.cache().count_refs(found, 0) > blocks_.num_available())
+    return {};
   const auto files = std::ranges::count(reach.pieces, true, &Reach::Piece::is_file);
-  const bool is_taken = reach.empty() || !settings_.weighs_fetches ||
-                        pace_.pays(longest - files, files, int64_t{longest} * capacity_.block_size);
+  const int32_t tokens = longest * capacity_.block_size;
+  const bool is_taken =
+      reach.empty() || !settings_.weighs_fetches || pace_.pays(longest - files, files, tokens);
   if (is_taken) return reach;
-  stats_.computed_instead +=
-      static_cast<uint64_t>(longest) * static_cast<uint64_t>(capacity_.block_size);
+  sequence.tier.declined = tokens;
   return {};
 }
 
-void Tiers::begin_load(Sequence& sequence, const Reach& reach, step::StepPlan& plan) {
+void Tiers::begin(Sequence& sequence, const Reach& reach, step::StepPlan& plan) {
+  if (reach.empty()) {
+    stats_.computed_instead += static_cast<uint64_t>(sequence.tier.declined);
+    if (sequence.tier.declined > 0) pace_.note_declined();
+    return;
+  }
+  pace_.note_taken();
   cache::BlockCache& cache = blocks_.cache();
   const int32_t from = sequence.table_len();
   const int32_t end = (from + reach.size()) * capacity_.block_size;
@@ -189,8 +207,7 @@ void Tiers::plan(step::StepPlan& plan) {
 // Unless the node is gone, or the record would have no more than there is. A record never loses a
 // part to one that has another.
 void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
-  cache::BlockCache& cache = blocks_.cache();
-  cache::NodeObjects objects = cache.objects_of(wanted.node);
+  cache::NodeObjects objects = nodes_.objects(wanted.node);
   if (objects.empty()) return;
   const step::RecordParts parts = parts_of(objects);
   const cache::TierIndex::Found known = index_.find(wanted.key);
@@ -199,12 +216,12 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
   take_lost();  // whoever watches is told before the placement has another record
   if (!placement) return;
   Copy copy = {.move = step::RecordMove::kStore, .key = wanted.key, .parts = parts};
-  if (settings_.block_watcher != nullptr) {
-    copy.block = cache.describe(wanted.node, 0);
+  if (watch_.has_watcher()) {
+    copy.block = nodes_.describe(wanted.node, 0);
     copy.tokens.assign(copy.block.tokens.begin(), copy.block.tokens.end());
     copy.block.tokens = {};
   }
-  cache.hold_objects(objects);
+  nodes_.hold(objects);
   copy.held = objects;
   step::RecordCopy& added = add_copy(plan, std::move(copy));
   added.record = *placement;
@@ -213,19 +230,15 @@ void Tiers::plan_store(const Wanted& wanted, step::StepPlan& plan) {
   ++num_stores_;
 }
 
-int32_t Tiers::use(const cache::TierKey& key) {
+void Tiers::note_shared(Sequence& sequence) {
+  TierWork& tier = sequence.tier;
+  if (empty()) return;
   constexpr size_t kLeastCounted = 1 << 16;
   const auto placements =
       static_cast<size_t>(capacity_.tiers.plain_records + capacity_.tiers.stated_records);
   if (uses_.size() >= kLeastCounted + 8 * placements) uses_.clear();
-  return ++uses_[key];
-}
-
-void Tiers::note_shared(Sequence& sequence) {
-  TierWork& tier = sequence.tier;
-  if (empty()) return;
   for (; tier.noted < sequence.chain.num_shared; ++tier.noted) {
-    tier.node = blocks_.cache().node_at(sequence.chain, sequence.tokens, tier.noted, tier.node);
+    tier.node = nodes_.at(sequence.chain, sequence.tokens, tier.noted, tier.node);
     if (tier.node.node == cache::kNoNode) {  // it was evicted meanwhile
       tier.noted = sequence.chain.num_shared;
       tier.node = sequence.chain.last_shared;
@@ -233,7 +246,7 @@ void Tiers::note_shared(Sequence& sequence) {
     }
     const cache::TierKey key = key_of(sequence, tier.noted);
     index_.touch(key);
-    if (use(key) < settings_.store_uses || wanted_.size() >= kMostWanted) continue;
+    if (++uses_[key] < settings_.store_uses || wanted_.size() >= kMostWanted) continue;
     wanted_.push_back({.node = tier.node, .key = key});
   }
 }
@@ -259,7 +272,7 @@ Sequence* Tiers::take_done(const step::RecordDone& done) {
       index_.unpin(copy.key, !done.is_bad);
       index_.end_write(copy.key, copy.parts, done.ok);
       ++(done.ok ? stats_.disk_stored : stats_.failed_writes);
-      if (done.ok) tell(copy, cache::Medium::kDisk);
+      if (done.ok) watch_.stored(copy.key, copy.parts, copy.told(), cache::Medium::kDisk);
       break;
     case step::RecordMove::kLoad:
     case step::RecordMove::kFetch:
@@ -275,13 +288,13 @@ Sequence* Tiers::take_done(const step::RecordDone& done) {
 
 void Tiers::end_store(Copy& copy, bool ok) {
   --num_stores_;
-  blocks_.cache().release_objects(copy.held);
+  nodes_.release(copy.held);
   copy.held = {};
   index_.end_fill(copy.key, ok);
   const cache::TierIndex::Found found = index_.find(copy.key);
   if (found.host == 0) return;
   ++stats_.host_stored;
-  tell(copy, cache::Medium::kHost);
+  watch_.stored(copy.key, copy.parts, copy.told(), cache::Medium::kHost);
   if (!has_files_ || (copy.parts & ~found.disk) == 0) return;
   if (!index_.begin_write(copy.key, capacity_.tiers.bytes_of(copy.parts))) return;
   copy.move = step::RecordMove::kWrite;
@@ -312,52 +325,19 @@ void Tiers::end_load(Copy& copy, const step::RecordDone& done) {
   stats_.disk_hits += static_cast<uint64_t>(wait.cached_disk_tokens);
 }
 
-// Of each block that the record has.
-void Tiers::tell(const Copy& copy, cache::Medium medium) {
-  if (settings_.block_watcher == nullptr) return;
-  Told& told = told_[medium == cache::Medium::kDisk ? 1 : 0][copy.key];
-  told = {.hash = copy.block.hash, .parts = copy.parts, .is_public = copy.block.is_public};
-  cache::CachedBlock block = copy.block;
-  block.tokens = copy.tokens;
-  block.medium = medium;
-  for (block.group = 0; block.group < blocks_.num_groups(); ++block.group) {
-    if ((copy.parts & step::group_part(block.group)) != 0) settings_.block_watcher->stored(block);
-  }
-}
-
 void Tiers::take_lost() {
   for (const cache::TierIndex::Lost& lost : index_.take_lost()) {
     if (lost.is_file) {
       erases_.push_back({.move = step::RecordMove::kErase, .key = lost.key, .parts = lost.parts});
     }
-    auto& all = told_[lost.is_file ? 1 : 0];
-    const auto told = all.find(lost.key);
-    if (told == all.end()) continue;
-    cache::CachedBlock block = {
-        .hash = told->second.hash,
-        .is_public = told->second.is_public,
-        .medium = lost.is_file ? cache::Medium::kDisk : cache::Medium::kHost};
-    for (block.group = 0; block.group < blocks_.num_groups(); ++block.group) {
-      const bool is_of = (told->second.parts & step::group_part(block.group)) != 0;
-      if (is_of) settings_.block_watcher->removed(block);
-    }
-    all.erase(told);
+    watch_.removed(lost);
   }
 }
 
-void Tiers::note_cleared() {
-  for (auto& told : told_) told.clear();
-}
-
-void Tiers::append_watched(std::vector<cache::CachedBlock>* watched) const {
-  for (const auto medium : {cache::Medium::kHost, cache::Medium::kDisk}) {
-    for (const auto& [key, told] : told_[medium == cache::Medium::kDisk ? 1 : 0]) {
-      cache::CachedBlock block = {.hash = told.hash, .is_public = told.is_public, .medium = medium};
-      for (block.group = 0; block.group < blocks_.num_groups(); ++block.group) {
-        if ((told.parts & step::group_part(block.group)) != 0) watched->push_back(block);
-      }
-    }
-  }
+std::vector<cache::CachedBlock> Tiers::watched() const {
+  std::vector<cache::CachedBlock> watched = blocks_.cache().watched();
+  watch_.append_to(&watched);
+  return watched;
 }
 
 void Tiers::forget_all() {
@@ -370,7 +350,7 @@ void Tiers::forget_all() {
 
 void Tiers::drop_all() {
   for (auto& [id, copy] : copies_) {
-    if (copy.move == step::RecordMove::kStore) blocks_.cache().release_objects(copy.held);
+    if (copy.move == step::RecordMove::kStore) nodes_.release(copy.held);
   }
   copies_.clear();
   writes_.clear();
@@ -382,14 +362,15 @@ void Tiers::drop_all() {
 }
 
 void Tiers::add_to(SchedStats* stats) const {
-  stats->tiers = stats_;
-  stats->tiers.exist = !empty();
+  TierStats& tiers = stats->cached.tiers;
+  tiers = stats_;
+  tiers.exist = !empty();
   const cache::TierIndex::Counts& counts = index_.counts();
-  stats->tiers.host_records = counts.host;
-  stats->tiers.disk_records = counts.disk;
-  stats->tiers.disk_bytes = counts.disk_bytes;
-  stats->tiers.host_evictions = counts.host_evictions;
-  stats->tiers.disk_evictions = counts.disk_evictions;
+  tiers.host_records = counts.host;
+  tiers.disk_records = counts.disk;
+  tiers.disk_bytes = counts.disk_bytes;
+  tiers.host_evictions = counts.host_evictions;
+  tiers.disk_evictions = counts.disk_evictions;
   stats->prefix_hits += stats_.host_hits + stats_.disk_hits;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/cache/cached_nodes.h"
 #include "rudder/cache/tier_index.h"
 #include "rudder/sched/blocks.h"
 #include "rudder/sched/settings.h"
@@ -19,6 +20,7 @@
 #include "rudder/sched/stats.h"
 #include "rudder/sched/step_cost.h"
 #include "rudder/sched/tier_pace.h"
+#include "rudder/sched/tier_watch.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
 
@@ -37,6 +39,7 @@ class Tiers {
     std::vector<Piece> pieces = {};  // one a block
     int32_t size() const { return static_cast<int32_t>(pieces.size()); }
     bool empty() const { return pieces.empty(); }
+    int32_t num_blocks() const;  // that it takes, of all groups
   };
 
   // `capacity`, `settings` and `blocks` outlive this.
@@ -47,15 +50,16 @@ class Tiers {
   int32_t size() const { return static_cast<int32_t>(copies_.size()); }
   // A plan may begin copies though it runs nothing.
   bool wants_plan() const { return size() > 0 || !writes_.empty() || !erases_.empty(); }
-  // What lies in files from the start.
+  // What lies in files from the start, before the first sequence.
   void add_stored(std::span<const step::StoredRecord> stored);
 
   // The longest way on from `match`, whose tables are `found`; empty where there is none, where it
-  // would take longer to fetch than to compute, or while nothing is begun.
+  // would take longer to fetch than to compute, where there are not as many blocks, or while
+  // nothing is begun.
   Reach find(Sequence& sequence, const cache::Match& match, const cache::BlockTables& found);
-  // The sequence, which holds its match and a state, gets blocks for what it reaches, and the plan
-  // copies it there.
-  void begin_load(Sequence& sequence, const Reach& reach, step::StepPlan& plan);
+  // The sequence, which holds its match and a state, is admitted: it gets blocks for what it
+  // reaches, and the plan copies it there.
+  void begin(Sequence& sequence, const Reach& reach, step::StepPlan& plan);
   // Copies to host memory and to files.
   void plan(step::StepPlan& plan);
 
@@ -76,8 +80,9 @@ class Tiers {
   void forget_all();
   void drop_all();  // the executor is dead
   // The watcher was told that nothing is cached.
-  void note_cleared();
-  void append_watched(std::vector<cache::CachedBlock>* watched) const;
+  void note_cleared() { watch_.clear(); }
+  // What the watcher of the prefix cache was told of and is still there, on the device too.
+  std::vector<cache::CachedBlock> watched() const;
 
   void add_to(SchedStats* stats) const;
   // What copies on their way hold on the device.
@@ -94,33 +99,33 @@ class Tiers {
     cache::CachedBlock block = {};
     std::vector<int32_t> tokens = {};
     Sequence* sequence = nullptr;  // of a load
+
+    // For who watches, as long as this lives.
+    cache::CachedBlock told() const {
+      cache::CachedBlock with_tokens = block;
+      with_tokens.tokens = tokens;
+      return with_tokens;
+    }
   };
   struct Wanted {
     cache::NodeRef node;
     cache::TierKey key;
-  };
-  // Of a record, for who is told of it when it goes.
-  struct Told {
-    uint64_t hash = 0;
-    step::RecordParts parts = 0;
-    bool is_public = false;
   };
 
   cache::TierKey key_of(Sequence& sequence, int32_t block) const;
   step::RecordParts parts_of(const cache::NodeObjects& objects) const;
   bool goes_on(const Reach& reach, int32_t from, std::span<const int32_t> there_from) const;
   void take_needed(Reach& reach, int32_t from) const;
-  int32_t use(const cache::TierKey& key);
   step::RecordCopy& add_copy(step::StepPlan& plan, Copy copy);
   void plan_store(const Wanted& wanted, step::StepPlan& plan);
   void end_store(Copy& copy, bool ok);
   void end_load(Copy& copy, const step::RecordDone& done);
-  void tell(const Copy& copy, cache::Medium medium);
   void take_lost();
 
   const step::Capacity& capacity_;
   const SchedSettings& settings_;
   Blocks& blocks_;
+  cache::CachedNodes nodes_;
   cache::TierIndex index_;
   TierPace pace_;
   std::unordered_map<int64_t, Copy> copies_;  // on their way, by id
@@ -129,11 +134,8 @@ class Tiers {
   std::deque<Wanted> wanted_;
   std::deque<Copy> writes_;   // to be begun; their records are pinned
   std::vector<Copy> erases_;  // likewise
-  struct KeyHash {
-    size_t operator()(const cache::TierKey& key) const { return key.first; }
-  };
-  std::unordered_map<cache::TierKey, int32_t, KeyHash> uses_;  // bounded: begun anew when full
-  std::unordered_map<cache::TierKey, Told, KeyHash> told_[2];  // of host and disk, where watched
+  TierWatch watch_;
+  std::unordered_map<cache::TierKey, int32_t, cache::TierKeyHash> uses_;  // begun anew when full
   bool is_paused_ = false;
   bool has_files_ = false;
   TierStats stats_;

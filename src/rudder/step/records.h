@@ -40,17 +40,17 @@ constexpr RecordParts group_part(int32_t group) {
 
 // By default there are none.
 struct TierCaps {
-  int32_t plain_records = 0;   // in host memory: ids 0 .. plain_records - 1
-  int32_t stated_records = 0;  // with room for a checkpoint: the ids behind those
-  int64_t block_bytes = 0;     // of a block's part
-  int64_t state_bytes = 0;     // of a checkpoint's
-  int64_t disk_bytes = 0;      // of files; 0: there are none
+  int32_t plain_records = 0;     // in host memory: ids 0 .. plain_records - 1
+  int32_t stated_records = 0;    // with room for a checkpoint: the ids behind those
+  int64_t block_bytes = 0;       // of a block's part
+  int64_t checkpoint_bytes = 0;  // of a checkpoint's
+  int64_t disk_bytes = 0;        // of files; 0: there are none
 
   bool empty() const { return plain_records + stated_records == 0; }
   bool has_disk() const { return disk_bytes > 0; }
   int64_t bytes_of(RecordParts parts) const {
     const auto groups = static_cast<int64_t>(__builtin_popcount(parts & ~kStatePart));
-    return groups * block_bytes + ((parts & kStatePart) != 0 ? state_bytes : 0);
+    return groups * block_bytes + ((parts & kStatePart) != 0 ? checkpoint_bytes : 0);
   }
   bool operator==(const TierCaps&) const = default;
 };

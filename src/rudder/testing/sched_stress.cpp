@@ -58,14 +58,14 @@ class Stress {
       const bool can_collect = loop_.scheduler().steps_in_flight() > 0;
       const bool launched = (!can_collect || chance(60)) && loop_.launch();
       if (!launched && can_collect) loop_.collect();
-      const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+      const std::string differs = mirror_.differs_from(loop_.scheduler().tiers().watched());
       if (!differs.empty()) return differs;
       if (!launched && !can_collect && !more) break;
     }
     if (loop_.error().empty()) loop_.run();
     add_totals(totals);
     if (!loop_.error().empty()) return loop_.error();
-    const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+    const std::string differs = mirror_.differs_from(loop_.scheduler().tiers().watched());
     return differs.empty() ? check_order() : differs;
   }
 
@@ -151,7 +151,7 @@ class Stress {
     tiers.stated_records =
         fake.capacity.states.empty() ? 0 : static_cast<int32_t>(1 + seed / 3 % 9);
     tiers.block_bytes = 1;
-    tiers.state_bytes = 3;
+    tiers.checkpoint_bytes = 3;
     tiers.disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(1 + seed / 7 % 100);
     fake.record_steps = static_cast<int32_t>(seed / 9 % 5 * 3);
     fake.bad_record_in = static_cast<int32_t>(seed / 11 % 3 * 8);
@@ -361,11 +361,11 @@ class Stress {
     totals->repeats += stats.iterations - stats.steps;
     totals->preemptions += stats.preemptions;
     totals->prefix_hits += stats.prefix_hits;
-    totals->evictions += stats.evictions;
-    totals->host_hits += stats.tiers.host_hits;
-    totals->disk_hits += stats.tiers.disk_hits;
-    totals->bad_records += stats.tiers.bad_records;
-    totals->failed_loads += stats.tiers.failed_loads;
+    totals->evictions += stats.cached.evictions;
+    totals->host_hits += stats.cached.tiers.host_hits;
+    totals->disk_hits += stats.cached.tiers.disk_hits;
+    totals->bad_records += stats.cached.tiers.bad_records;
+    totals->failed_loads += stats.cached.tiers.failed_loads;
     totals->windowed_hits += loop_.executor().windowed_hits();
     totals->late_results += stats.late_results;
     totals->blocks_told += mirror_.num_stored();

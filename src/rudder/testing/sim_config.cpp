@@ -83,7 +83,7 @@ void draw_tiers(SimConfig& config) {
       .plain_records = static_cast<int32_t>(2 + seed / 2 % 60),
       .stated_records = capacity.states.empty() ? 0 : static_cast<int32_t>(2 + seed / 7 % 20),
       .block_bytes = 1,
-      .state_bytes = 3,
+      .checkpoint_bytes = 3,
       .disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(4 + seed / 11 % 200)};
   config.fake.record_steps = static_cast<int32_t>(seed / 13 % 5 * 3);
   config.fake.bad_record_in = static_cast<int32_t>(seed / 17 % 3 * 8);

@@ -153,10 +153,10 @@ void write_counters(Exposition& out, Replicas replicas) {
 
 // Of cached prefixes behind the device; nothing where there are no tiers.
 void write_tiers(Exposition& out, Replicas replicas) {
-  if (replicas.front().stats.tiers.has_tiers == 0) return;
+  if (replicas.front().stats.prefix.tiers.has_tiers == 0) return;
   const ByReplica by(out, replicas);
   const auto of = [](uint64_t engine::TierStats::*count) {
-    return [count](const Stats& stats) { return stats.tiers.*count; };
+    return [count](const Stats& stats) { return stats.prefix.tiers.*count; };
   };
   const auto by_tier = [&](std::string_view name, std::string_view kind, std::string_view help,
                            uint64_t engine::TierStats::*host, uint64_t engine::TierStats::*disk) {
