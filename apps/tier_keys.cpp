@@ -23,15 +23,25 @@ Result<std::string> fingerprint(const SessionSettings& settings,
     hash.update(bytes);
   };
   add(std::as_bytes(std::span(config)));
+  hash.update(uint64_t{settings.exec.batch_invariant ? 1U : 0U});  // kernels that round otherwise
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
-    constexpr size_t kSample = 4096;
     add(std::as_bytes(std::span(tensor.name)));
     const std::span<const std::byte> bytes =
         tensor.packed
             ? tensor.packed->bytes
             : std::span(static_cast<const std::byte*>(tensor.view.data), tensor.view.bytes());
-    add(bytes.first(std::min(kSample, bytes.size())));
-    add(bytes.last(std::min(kSample, bytes.size())));
+    // Of a large one some of every KiB: a row that was trained anew shows.
+    constexpr size_t kWhole = 1 << 20;
+    constexpr size_t kStride = 1024;
+    constexpr size_t kSample = 64;
+    if (bytes.size() <= kWhole) {
+      add(bytes);
+      continue;
+    }
+    for (size_t at = 0; at < bytes.size(); at += kStride) {
+      hash.update(bytes.subspan(at, std::min(kSample, bytes.size() - at)));
+    }
+    hash.update(uint64_t{bytes.size()});
   }
   const std::array<uint64_t, 2> made = hash.finish();
   return fmt::format(":{:016x}{:016x}", made[1], made[0]);

@@ -122,7 +122,9 @@ TEST_F(RecordsTest, WhatComesBackIsWhatWent) {
   start();  // another process, as it were: host memory is empty, the files are there
   ASSERT_EQ(memory_->stored().size(), 1u);
   EXPECT_EQ(memory_->stored()[0].parts, kBoth | step::kStatePart);
-  EXPECT_FALSE(run(copy_of(step::RecordMove::kLoad, {3, 4}, 1)).ok);
+  step::RecordCopy of_another = copy_of(step::RecordMove::kLoad, {3, 4}, 1);
+  of_another.key.high ^= 1;
+  EXPECT_FALSE(run(of_another).ok);
   ASSERT_TRUE(run(copy_of(step::RecordMove::kFetch, {3, -1}, 1)).ok);
   EXPECT_EQ(block(3), kv.first);
   EXPECT_EQ(state(1), kept);

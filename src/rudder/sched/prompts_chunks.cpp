@@ -159,6 +159,8 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match
   sequence.tables = matched_;
   blocks_.reserve(sequence);
   sequence.draft.drop();
+  blocks_.give_state(sequence, match, builder.plan());
+  tiers_.begin(sequence, reach, builder.plan());
   if (!sequence.wait.was_planned) {
     sequence.wait.was_planned = true;
     sequence.wait.cached_prompt_tokens = num_cached;
@@ -167,8 +169,6 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match
     prefix_unstated_ += static_cast<uint64_t>(match.without_states * blocks_.block_size());
     first_planned_.push_back(sequence.id);
   }
-  blocks_.give_state(sequence, match, builder.plan());
-  tiers_.begin(sequence, reach, builder.plan());
   running_.begin(sequence, num_cached + reach.size() * blocks_.block_size(), builder.plan());
   if (sequence.state != SequenceState::kCopying) {
     const int32_t chunk =

@@ -121,6 +121,7 @@ struct TierWork {
   // tier the tokens that they have.
   int32_t loads_left = 0;
   int32_t loaded_from = 0;
+  bool is_first = false;  // of its first admission: they count as hits
   bool has_failed = false;
   int32_t host_tokens = 0;
   int32_t disk_tokens = 0;

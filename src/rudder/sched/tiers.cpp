@@ -148,6 +148,7 @@ void Tiers::begin(Sequence& sequence, const Reach& reach, step::StepPlan& plan) 
   const int32_t end = (from + reach.size()) * capacity_.block_size;
   cache.release_passed(sequence.tables, end);
   sequence.tier.loaded_from = from * capacity_.block_size;
+  sequence.tier.is_first = !sequence.wait.was_planned;
   sequence.tier.has_failed = false;
   sequence.tier.host_tokens = 0;
   sequence.tier.disk_tokens = 0;
@@ -316,8 +317,7 @@ void Tiers::end_load(Copy& copy, const step::RecordDone& done) {
     return;
   }
   WaitState& wait = sequence.wait;
-  if (wait.cached_host_tokens + wait.cached_disk_tokens > 0) return;  // it began before
-  if (std::ssize(sequence.tokens) > sequence.prompt_len) return;
+  if (!sequence.tier.is_first) return;
   wait.cached_host_tokens = sequence.tier.host_tokens;
   wait.cached_disk_tokens = sequence.tier.disk_tokens;
   wait.cached_prompt_tokens += wait.cached_host_tokens + wait.cached_disk_tokens;

@@ -154,7 +154,7 @@ class Stress {
     tiers.checkpoint_bytes = 3;
     tiers.disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(1 + seed / 7 % 100);
     fake.record_steps = static_cast<int32_t>(seed / 9 % 5 * 3);
-    fake.bad_record_in = static_cast<int32_t>(seed / 11 % 3 * 8);
+    fake.bad_record_in = static_cast<int32_t>(seed / 11 % 3 * 6);
   }
 
   void draw_kv_groups(step::Capacity& capacity) {
