@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "rudder/base/checksum.h"
 #include "rudder/base/siphash.h"
 #include "rudder/exec/record_files.h"
 
@@ -30,18 +30,8 @@ Result<std::string> fingerprint(const SessionSettings& settings,
         tensor.packed
             ? tensor.packed->bytes
             : std::span(static_cast<const std::byte*>(tensor.view.data), tensor.view.bytes());
-    // Of a large one some of every KiB: a row that was trained anew shows.
-    constexpr size_t kWhole = 1 << 20;
-    constexpr size_t kStride = 1024;
-    constexpr size_t kSample = 64;
-    if (bytes.size() <= kWhole) {
-      add(bytes);
-      continue;
-    }
-    for (size_t at = 0; at < bytes.size(); at += kStride) {
-      hash.update(bytes.subspan(at, std::min(kSample, bytes.size() - at)));
-    }
     hash.update(uint64_t{bytes.size()});
+    hash.update(checksum(bytes));
   }
   const std::array<uint64_t, 2> made = hash.finish();
   return fmt::format(":{:016x}{:016x}", made[1], made[0]);

@@ -11,9 +11,8 @@
 namespace rudder::apps {
 
 // Of the bytes that a model's weights are: files of cached prefixes outlive a model that is
-// replaced under its name. Samples of every tensor, all that the configuration says, and whether
-// rounding hangs on the batch.
-// Empty where nothing outlives it.
+// replaced under its name. Every byte of them, all that the configuration says, and whether
+// rounding hangs on the batch. Empty where nothing outlives it.
 Result<std::string> fingerprint(const SessionSettings& settings,
                                 const weights::Checkpoint& checkpoint);
 

@@ -80,7 +80,7 @@ def test_tiers_are_found_again_and_change_no_answer(tmp_path):
 def test_steering_and_adapters_have_records_of_their_own(tmp_path):
     """One prefix under four programs and adapters in turn, in batch-invariant mode; then another process, which makes the same
     keys of the same programs, adapters and secret."""
-    flags = (*SMALL, *WITH_ADAPTER, "--enable-steering", "--max-steering-rows", "8", "--batch-invariant")
+    flags = (*SMALL[:-1], "2M", *WITH_ADAPTER, "--enable-steering", "--max-steering-rows", "8", "--batch-invariant")
     kinds = ({}, {"model": "tone"}, add(vector(8)), {"model": "tone", **add(vector(9))})
 
     def rounds_of_kinds(server, count):
@@ -140,15 +140,16 @@ def test_records_of_others_are_not_found(tmp_path):
     """Of another secret; of another dtype, rope or mode; of a model of the same name and shape, one row of whose
     embeddings was trained anew."""
     folder, model = tmp_path / "records", tmp_path / "model"
+    small = (*SMALL[:-1], "2M")
     shutil.copytree(DEMO, model)
-    with serving(*SMALL, *tiers(folder), model=model) as server:
+    with serving(*small, *tiers(folder), model=model) as server:
         plain, _, _ = rounds(server, 1)
         assert metric(server, "kv_tier_records", "disk") > 0
-    for flags in (("--prefix-key-secret", "another"), ("--dtype", "bfloat16"), ("--rope-theta", "9000"), ("--batch-invariant",)):
-        with serving(*SMALL, *tiers(folder, *flags), model=model) as server:
+    for flags in (("--prefix-key-secret", "another"), ("--dtype", "float32"), ("--rope-theta", "9000"), ("--batch-invariant",)):
+        with serving(*small, *tiers(folder, *flags), model=model) as server:
             _, _, storage = rounds(server, 1)
             assert storage == 0, flags
-    with serving(*SMALL, *tiers(folder), model=model) as server:
+    with serving(*small, *tiers(folder), model=model) as server:
         again, _, storage = rounds(server, 1)
         assert again == plain and storage > 0
     weights = model / "model.safetensors"
@@ -160,7 +161,7 @@ def test_records_of_others_are_not_found(tmp_path):
     begin = 8 + int.from_bytes(data[:8], "little") + tensor["data_offsets"][0] + tensor["shape"][0] // 3 * row
     data[begin : begin + row] = data[begin + row : begin + 2 * row]
     weights.write_bytes(data)
-    with serving(*SMALL, *tiers(folder), model=model) as server:
+    with serving(*small, *tiers(folder), model=model) as server:
         _, _, storage = rounds(server, 1)
         assert storage == 0, name
 

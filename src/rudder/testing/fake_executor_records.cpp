@@ -31,7 +31,16 @@ std::vector<step::StoredRecord> FakeExecutor::take_stored() {
 
 // From what is written and stays, to what nobody uses (cache.C9, cache.C10).
 void FakeExecutor::check_records(const step::StepPlan& plan) {
+  const auto fills = [](const step::RecordCopy& copy) {
+    return copy.move == step::RecordMove::kStore;
+  };
   for (const step::RecordCopy& copy : plan.record_copies) {
+    for (const auto& [id, other] : untold_) {
+      const bool is_shared = copy.record != step::kNoRecord && copy.record == other.record;
+      if (!is_shared || (!fills(copy) && !fills(other))) continue;
+      violation(fmt::format("step {}: place {} is filled and used by copies {} and {} at once",
+                            plan.id, copy.record, id, copy.id));
+    }
     const bool is_to = is_to_device(copy);
     for (const step::BlockId block : copy.blocks) {
       if (block == step::kNoBlock) continue;
