@@ -2,6 +2,7 @@
 // ceilings.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <optional>
@@ -60,8 +61,14 @@ Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
   RUDDER_TRY(const std::string text, model::make_model_config(like, layers));
   RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, like));
   RUDDER_TRY(model::ModelSpec spec, model::read_config(config));
-  if (gated_mlp_of(spec.layers.front()) != nullptr) return spec;
-  return fail(ErrorCode::kUnsupported, "the ops of mixtures of experts are not timed", "like");
+  if (gated_mlp_of(spec.layers.front()) == nullptr) {
+    return fail(ErrorCode::kUnsupported, "the ops of mixtures of experts are not timed", "like");
+  }
+  if (!std::ranges::all_of(spec.layers, [](const auto& layer) { return attention_of(layer); })) {
+    return fail(ErrorCode::kUnsupported,
+                "the ops of layers without attention to keys and values are not timed", "like");
+  }
+  return spec;
 }
 
 // Every layer as the first one is.

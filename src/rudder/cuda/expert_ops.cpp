@@ -11,7 +11,6 @@
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
-#include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
 #include "rudder/cuda/low_weight.h"
@@ -24,7 +23,6 @@ using tensor::DType;
 using tensor::View;
 
 constexpr const char* kExpertsField = "experts";
-constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
 static_assert(ops::kMxfp4.group == kCodeGroup);
 
 cudaError_t no_memory(cudaStream_t /*stream*/) {
@@ -209,14 +207,6 @@ ExpertList ExpertOps::list_of(int64_t tokens, int64_t chosen, int64_t experts) c
   return list;
 }
 
-// Which has an order of sums of its own, for any of its tokens.
-bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
-  if (args.router == nullptr || settings_.batch_invariant) return false;
-  const CudaWeight& router = cuda_weight(*args.router);
-  return args.logits.shape[0] <= kFewRouted && router.weight.dtype == DType::kBF16 &&
-         router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
-}
-
 RouteParams ExpertOps::route_params(const ops::RouteArgs& args) const {
   RouteParams params;
   params.correction = pointer<float>(args.correction);
@@ -237,17 +227,6 @@ RouteParams ExpertOps::route_params(const ops::RouteArgs& args) const {
 
 void ExpertOps::run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses) {
   params.logits = args.logits.data;
-  if (multiplies_as_it_routes(args)) {
-    RouteFewParams few;
-    few.x = args.x.data;
-    few.weight = cuda_weight(*args.router).weight.data;
-    few.in = args.router->in;
-    few.logits = args.logits.data;
-    few.route = params;
-    few.route.logits = nullptr;
-    return run_("route", {&args.x, &args.chosen},
-                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
-  }
   if (args.router != nullptr) {
     backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
   }

@@ -74,7 +74,6 @@ class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
   Result<void> reserve(int64_t pairs, int64_t experts);
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
-  bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
   // Makes the logits, and chooses unless a launch behind it does.
   void run_router(const ops::RouteArgs& args, RouteParams& params, bool chooses);
   RouteParams route_params(const ops::RouteArgs& args) const;

@@ -17,7 +17,6 @@
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
-#include "rudder/cuda/kernels/experts/route_few.h"
 
 namespace rudder::cuda {
 namespace {
@@ -44,7 +43,6 @@ class Layers {
         is_fp8_(form == ExpertForm::kE4m3),
         logits_(2 * shape.layers * most_tokens * shape.experts),
         x_(2 * most_tokens * shape.hidden),
-        router_(2 * shape.experts * shape.hidden),
         activated_(2 * most_tokens * shape.k * shape.width),
         made_(2 * most_tokens * shape.k * shape.hidden),
         out_(2 * most_tokens * shape.hidden),
@@ -69,7 +67,6 @@ class Layers {
     fill(logits_, wide);
     fill(x_, some);
     fill(activated_, some);
-    fill(router_, wide);
   }
   int64_t gate_up_bytes() const {
     return shape_.experts * expert_bytes(2 * shape_.width, shape_.hidden);
@@ -77,8 +74,7 @@ class Layers {
   int64_t down_bytes() const { return shape_.experts * expert_bytes(shape_.hidden, shape_.width); }
   double hit_experts() const { return room_.hit_experts(); }
 
-  // The first so many of: route, gate and up, down, combine; of all layers. 0: the router's product
-  // and choice of few tokens; they are what begins all four, too.
+  // The first so many of: route, gate and up, down, combine; of all layers.
   void enqueue(int64_t tokens, int kernels, cudaStream_t stream) {
     for (int i = 0; i < shape_.layers; ++i) {
       RouteParams route;
@@ -89,18 +85,8 @@ class Layers {
       route.chosen = chosen_.data();
       route.weights = weights_.data();
       route.list = room_.list(run_pairs(tokens, shape_.k, shape_.experts));
-      if (kernels == 0 || (kernels == 4 && tokens <= kFewRouted)) {
-        RouteFewParams few;
-        few.x = x_.data();
-        few.weight = router_.data();
-        few.in = shape_.hidden;
-        few.logits = logits_.data();
-        few.route = route;
-        must(launch_route_few(few, stream), "route few");
-      } else {
-        route.logits = logits_.data() + 2 * i * tokens * shape_.experts;
-        must(launch_route(route, stream), "route");
-      }
+      route.logits = logits_.data() + 2 * i * tokens * shape_.experts;
+      must(launch_route(route, stream), "route");
       ExpertProductParams p;
       p.experts = shape_.experts;
       p.form = form_;
@@ -158,7 +144,6 @@ class Layers {
   const bool is_fp8_;
   Buffer<uint8_t> logits_;
   Buffer<uint8_t> x_;
-  Buffer<uint8_t> router_;
   Buffer<uint8_t> activated_;
   Buffer<uint8_t> made_;
   Buffer<uint8_t> out_;
@@ -185,9 +170,6 @@ void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<i
       graphs.push_back(
           std::make_unique<Graph>(stream, [&] { layers.enqueue(tokens, kernels, stream); }));
     }
-    if (tokens <= kFewRouted) {
-      graphs.push_back(std::make_unique<Graph>(stream, [&] { layers.enqueue(tokens, 0, stream); }));
-    }
     const std::vector<double> us = time_graphs(graphs, 15, flush, stream);
     const double per = 1.0 / shape.layers;
     const double mean_hit =
@@ -204,7 +186,6 @@ void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<i
         "%%\n",
         tokens, us[0] * per, (us[1] - us[0]) * per, (us[2] - us[1]) * per, (us[3] - us[2]) * per,
         us[3] * per, floor, mean_hit, 100 * floor / (us[3] * per), 100 * peak);
-    if (us.size() > 4) std::printf("           router and choice in one: %.1f\n", us[4] * per);
   }
   std::printf("  experts hit on average: %.1f\n", layers.hit_experts());
 }
@@ -213,6 +194,7 @@ void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<i
 void bench_few(const Buffer<uint8_t>& flush, cudaStream_t stream) {
   constexpr MixtureShape kShapes[] = {{"gpt-oss-20b", 32, 4, 2880, 2880, 4},
                                       {"Qwen3-30B-A3B", 128, 8, 2048, 768, 6},
+                                      {"Qwen3.5-35B-A3B", 256, 8, 2048, 512, 6},
                                       {"Gemma 4 26B-A4B", 128, 8, 2816, 704, 6}};
   const std::vector<int64_t> sizes = {1, 8, 32, 128, 2048};
   for (const MixtureShape& shape : kShapes) {
@@ -221,7 +203,7 @@ void bench_few(const Buffer<uint8_t>& flush, cudaStream_t stream) {
          {ExpertForm::kE2m1, ExpertForm::kE4m3, ExpertForm::kBf16, ExpertForm::kLow}) {
       if ((form == ExpertForm::kE2m1) != has_codes && form != ExpertForm::kBf16) continue;
       for (const bool in_one_order : {false, true}) {
-        if (in_one_order && form == ExpertForm::kLow) continue;
+        if (in_one_order && form != ExpertForm::kE2m1) continue;
         bench_shape(shape, form, sizes, flush, stream, in_one_order);
       }
     }

@@ -87,7 +87,9 @@ WeightFormat format_of(const LowBits& form) {
                                                : Codes::kF8E4M3,
           .scale = ScaleType::kF16,
           .group = form.group,
-          .offset = Offset::kMinimum};
+          .offset = Offset::kMinimum,
+          .tile_rows = kLowBlockRows,
+          .tile_inputs = kLowChunk};
 }
 
 }  // namespace

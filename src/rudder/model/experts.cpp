@@ -154,12 +154,17 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
     out.gate = products.project(
         weights.shared_gate, products.as_taken(weights.shared_gate, in, scratch[9]), scratch[10]);
   }
-  const ops::View activated = shaped(scratch[8], in.rows(), weights.shared_down.in);
-  step.ops.gated_act(
-      {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
-  out.out =
-      products.project(weights.shared_down,
-                       products.operand_of(weights.shared_down, activated, scratch[7]), scratch[9]);
+  // An adapter reads rows in act.
+  Operand activated = products.empty_operand(weights.shared_down, in.rows(), scratch[8]);
+  const bool quantises = !activated.scale.empty() && !products.adapts(weights.shared_down);
+  const ops::View act = shaped(scratch[8], in.rows(), weights.shared_down.in);
+  step.ops.gated_act({.x = gate_up,
+                      .activation = mlp.activation,
+                      .out = quantises ? activated.x : act,
+                      .out_scale = quantises ? activated.scale : ops::View{},
+                      .next = quantises ? &weights.shared_down : nullptr});
+  if (!quantises) activated = products.operand_of(weights.shared_down, act, scratch[7]);
+  out.out = products.project(weights.shared_down, activated, scratch[9]);
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "rudder/model/weight_budget.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "rudder/model/tensors.h"
@@ -54,6 +55,11 @@ Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_
   }
   // Where one part is wide all of them are.
   const auto wide = std::ranges::find_if(formats, is_of_numbers);
+  const ops::WeightFormat& first = formats.front();
+  if (first.tile_rows > 1 && std::ranges::count(formats, first) == std::ssize(formats)) {
+    const int64_t weights = std::max<int64_t>(module.experts, 1);
+    return bytes + weights * ops::stored_parts(first, module.out(), module.in.count()).bytes();
+  }
   for (size_t i = 0; i < formats.size(); ++i) {
     const ops::WeightFormat& format = wide != formats.end() ? *wide : formats[i];
     for (const Extent& rows : module.parts[i].rows) {

@@ -109,6 +109,8 @@ int64_t StoredPart::bytes() const {
 
 StoredParts stored_parts(const WeightFormat& format, int64_t rows, int64_t inputs) {
   StoredParts parts;
+  rows = ceil_div(rows, format.tile_rows) * format.tile_rows;
+  inputs = ceil_div(inputs, format.tile_inputs) * format.tile_inputs;
   parts.codes = {kind_of(format.codes).dtype, rows, inputs / codes_per_element(format.codes)};
   if (format.is_wide()) return parts;
   const int64_t blocks = ceil_div(rows, format.block_rows);

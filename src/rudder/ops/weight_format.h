@@ -37,6 +37,9 @@ struct WeightFormat {
   int32_t block_rows = 1;  // rows that share it
   Offset offset = Offset::kNone;
   CodeTable table = CodeTable::kNone;  // of U4
+  // A device has whole tiles of a weight, of all its parts together.
+  int32_t tile_rows = 1;
+  int32_t tile_inputs = 1;
 
   // Every number is its code: f32, f16 or bf16.
   bool is_wide() const { return scale == ScaleType::kNone; }

@@ -36,6 +36,10 @@ TEST(WeightFormat, BytesOfItsParts) {
   EXPECT_EQ(blocks.scales.rows, 3);
   EXPECT_EQ(blocks.scales.columns, 2);
   EXPECT_EQ(blocks.bytes(), 300 * 200 + 6 * 4);
+  WeightFormat tiles = minima;
+  tiles.tile_rows = 64;
+  tiles.tile_inputs = 128;
+  EXPECT_EQ(stored_parts(tiles, 65, 129).bytes(), stored_parts(minima, 128, 256).bytes());
 }
 
 TEST(WeightFormat, ACutSplitsNoGroup) {

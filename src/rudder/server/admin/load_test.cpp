@@ -66,6 +66,22 @@ int count_threads() {
   return count;
 }
 
+// What the HTTP threads do in a second.
+struct Idleness {
+  double cpu_seconds = 0;
+  double wakes = 0;  // of a thread
+};
+
+Idleness watch_a_second() {
+  const HttpThreads start = http_threads();
+  const int64_t start_us = SteadyClock().now_us();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const HttpThreads end = http_threads();
+  const double passed = static_cast<double>(SteadyClock().now_us() - start_us) * 1e-6;
+  return {(end.cpu_seconds - start.cpu_seconds) / passed,
+          static_cast<double>(end.wakes - start.wakes) / passed / end.count};
+}
+
 bool raise_descriptors(rlim_t wanted) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -76,7 +92,6 @@ bool raise_descriptors(rlim_t wanted) {
 
 TEST(Load, TwoThousandIdleStreams) {
   constexpr size_t kStreams = 2000;
-  constexpr double kIdleCpu = 0.05 * kSlowdown;  // seconds a second
   if (!raise_descriptors(2 * kStreams + 200)) GTEST_SKIP() << "too few file descriptors";
   // Each says nothing until it is released.
   TestServer test([](const engine::RequestParams&) {
@@ -85,6 +100,10 @@ TEST(Load, TwoThousandIdleStreams) {
     return script;
   });
   test.get("/health");
+  // A wake takes twenty times as long on some machines as on others, so streams are compared with
+  // the same server without any.
+  const double empty_cpu = watch_a_second().cpu_seconds;
+  const double most_cpu = 0.05 * kSlowdown + 4 * empty_cpu;  // seconds a second
   const int threads = count_threads();
   const int64_t before = read_process_stats().resident_bytes;
   std::vector<TestClient> clients;
@@ -107,26 +126,19 @@ TEST(Load, TwoThousandIdleStreams) {
   }
   // What came before may end in the first of these seconds. Sweeps are ten a second and a thread.
   constexpr double kIdleWakes = 15;
-  double idle_cpu = kIdleCpu, idle_wakes = kIdleWakes;
-  for (int i = 0; i < 5 && (idle_cpu >= kIdleCpu || idle_wakes >= kIdleWakes); ++i) {
-    const HttpThreads start = http_threads();
-    const int64_t start_us = SteadyClock().now_us();
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    const HttpThreads end = http_threads();
-    const double passed = static_cast<double>(SteadyClock().now_us() - start_us) * 1e-6;
-    idle_cpu = (end.cpu_seconds - start.cpu_seconds) / passed;
-    idle_wakes = static_cast<double>(end.wakes - start.wakes) / passed / end.count;
+  Idleness idle{most_cpu, kIdleWakes};
+  for (int i = 0; i < 5 && (idle.cpu_seconds >= most_cpu || idle.wakes >= kIdleWakes); ++i) {
+    idle = watch_a_second();
   }
   fmt::print(
       "[ figures  ] {} streams: {:.1f} MiB resident, {:.1f} KiB a stream (client and script "
-      "included), {} threads, slowest /metrics or /health {:.1f} ms, idle: CPU {:.1f} ms a second, "
-      "{:.1f} wakes a second "
-      "and thread\n",
+      "included), {} threads, slowest /metrics or /health {:.1f} ms, idle: CPU {:.1f} ms a second "
+      "({:.1f} without streams), {:.1f} wakes a second and thread\n",
       kStreams, static_cast<double>(after) / (1 << 20),
       static_cast<double>(after - before) / kStreams / 1024, threads,
-      static_cast<double>(slowest_us) / 1e3, idle_cpu * 1e3, idle_wakes);
-  EXPECT_LT(idle_cpu, kIdleCpu);
-  EXPECT_LT(idle_wakes, kIdleWakes) << "an idle stream wakes nobody";
+      static_cast<double>(slowest_us) / 1e3, idle.cpu_seconds * 1e3, empty_cpu * 1e3, idle.wakes);
+  EXPECT_LT(idle.cpu_seconds, most_cpu);
+  EXPECT_LT(idle.wakes, kIdleWakes) << "an idle stream wakes nobody";
   test.engine.release();
   for (TestClient& client : clients) {
     const ClientResponse answer = client.receive("POST", std::chrono::seconds(60));

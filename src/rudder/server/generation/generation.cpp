@@ -296,8 +296,8 @@ void Generation::begin_stream() {
 // A ping, which clients pass over, keeps proxies and clients from taking silence for a dead
 // connection. Between events always: what is appended to the output is whole. Before the first
 // token it sends the head, so that a failure after it is an event.
-bool Generation::is_due(int64_t now_us) const {
-  return ping_us_ != 0 && !closed_ && now_us - last_sent_us_ >= ping_us_;
+int64_t Generation::due_us() const {
+  return ping_us_ != 0 && !closed_ ? last_sent_us_ + ping_us_ : kNever;
 }
 
 void Generation::on_due(int64_t now_us) {

@@ -31,7 +31,7 @@ class Generation final : public EventReceiver,
   void on_event(uint32_t source, engine::Event&& event) override;
   void on_batch_end() override;
   void on_failure(const Error& error) override;
-  bool is_due(int64_t now_us) const override;  // a stream has been silent
+  int64_t due_us() const override;  // a stream has been silent
   void on_due(int64_t now_us) override;
   void end_now() override;  // the server stops
 

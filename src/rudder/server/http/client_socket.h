@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "rudder/base/clock.h"
+#include "rudder/server/http/members.h"
 #include "rudder/server/http/tls.h"
 
 namespace rudder::server {
@@ -35,6 +36,7 @@ class Deadline {
   void set(double seconds) { at_us_ = clock_.now_us() + static_cast<int64_t>(seconds * 1e6); }
   void clear() { at_us_ = 0; }
   bool is_over(int64_t now_us) const { return at_us_ != 0 && now_us >= at_us_; }
+  int64_t due_us() const { return at_us_ == 0 ? Endable::kNever : at_us_; }
   // What waits is interrupted by whoever calls this, and asks has_expired().
   void expire() {
     at_us_ = 0;

@@ -63,9 +63,7 @@ class HttpSession final : public Endable,
 
   Task<void> run();
 
-  bool is_due(int64_t now_us) const override {
-    return is_read_ahead_full() || deadline_.is_over(now_us);
-  }
+  int64_t due_us() const override { return is_read_ahead_full() ? 0 : deadline_.due_us(); }
   void on_due(int64_t now_us) override {
     // What stands behind bytes that nobody reads has to be asked for.
     const bool has_left = is_read_ahead_full() && client_.has_peer_left();

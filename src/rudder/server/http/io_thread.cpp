@@ -118,53 +118,45 @@ void IoThread::drain_mailbox() {
 void IoThread::sweep() {
   num_sweeps_.fetch_add(1, std::memory_order_relaxed);
   const int64_t now_us = SteadyClock().now_us();
-  // Nearly all are not due: those are not copied.
-  Members due;
-  for (const Members* members : {&sessions_, &generations_}) {
-    for (const auto& [key, member] : *members) {
-      if (!member.expired() && key->is_due(now_us)) due.emplace(key, member);
-    }
+  for (Members* members : {&sessions_, &generations_}) {
+    for_each(members->due(now_us), [now_us](Endable& member) { member.on_due(now_us); });
   }
-  for_each(due, [now_us](Endable& member) { member.on_due(now_us); });
   sweep_timer_->timer.expires_after(kSweepPeriod);
   sweep_timer_->timer.async_wait([this](const boost::system::error_code& ec) {
     if (!ec) sweep();
   });
 }
 
-void IoThread::for_each(const Members& members, const std::function<void(Endable&)>& action) {
-  // An action may end a member, which then leaves the set: walk a copy.
-  std::vector<std::weak_ptr<Endable>> copy;
-  copy.reserve(members.size());
-  for (const auto& [key, member] : members) copy.push_back(member);
-  for (const std::weak_ptr<Endable>& member : copy) {
+void IoThread::for_each(std::vector<std::weak_ptr<Endable>> members,
+                        const std::function<void(Endable&)>& action) {
+  for (const std::weak_ptr<Endable>& member : members) {
     const std::shared_ptr<Endable> alive = member.lock();
     if (alive != nullptr) contained("member", [&] { action(*alive); });
   }
 }
 
 void IoThread::add_session(const std::shared_ptr<Endable>& session) {
-  sessions_.emplace(session.get(), session);
+  sessions_.add(session);
 }
 
 void IoThread::remove_session(Endable* session) {
-  sessions_.erase(session);
+  sessions_.remove(session);
 }
 
 void IoThread::add_generation(const std::shared_ptr<Endable>& generation) {
-  generations_.emplace(generation.get(), generation);
+  generations_.add(generation);
 }
 
 void IoThread::remove_generation(Endable* generation) {
-  generations_.erase(generation);
+  generations_.remove(generation);
 }
 
 void IoThread::end_sessions() {
-  for_each(sessions_, [](Endable& session) { session.end_now(); });
+  for_each(sessions_.all(), [](Endable& session) { session.end_now(); });
 }
 
 void IoThread::end_generations() {
-  for_each(generations_, [](Endable& generation) { generation.end_now(); });
+  for_each(generations_.all(), [](Endable& generation) { generation.end_now(); });
 }
 
 }  // namespace rudder::server

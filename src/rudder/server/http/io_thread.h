@@ -12,11 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/engine/event.h"
+#include "rudder/server/http/members.h"
 
 namespace boost::asio {
 class io_context;
@@ -34,15 +34,6 @@ class EventReceiver {
   virtual void on_batch_end() = 0;
   // One of the two threw this: the receiver ends, with an error for its client.
   virtual void on_failure(const Error& error) = 0;
-};
-
-// What a thread keeps track of so that it can end it: connections and running generations.
-class Endable {
- public:
-  virtual ~Endable() = default;
-  virtual bool is_due(int64_t now_us) const = 0;
-  virtual void on_due(int64_t now_us) = 0;  // some time after it has become due
-  virtual void end_now() = 0;
 };
 
 class IoThread {
@@ -97,8 +88,9 @@ class IoThread {
   std::vector<Mail> batch_;  // drain_mailbox's own: swapped with mail_, so that both keep capacity
   std::vector<std::function<void()>> work_batch_;
 
-  using Members = std::unordered_map<Endable*, std::weak_ptr<Endable>>;
-  static void for_each(const Members& members, const std::function<void(Endable&)>& action);
+  // Of a copy: an action may end a member, which then leaves.
+  static void for_each(std::vector<std::weak_ptr<Endable>> members,
+                       const std::function<void(Endable&)>& action);
   Members sessions_;
   Members generations_;
 };

@@ -42,7 +42,7 @@ struct NotingReceiver final : EventReceiver {
 
 struct DueMember final : Endable {
   explicit DueMember(bool throws) : throws_(throws) {}
-  bool is_due(int64_t) const override { return calls < 2; }
+  int64_t due_us() const override { return calls < 2 ? 0 : kNever; }
   void on_due(int64_t) override {
     if (++calls == 2) twice.set_value();
     if (throws_) throw std::runtime_error("due");
@@ -55,6 +55,46 @@ struct DueMember final : Endable {
  private:
   const bool throws_;
 };
+
+struct DueLater final : Endable {
+  explicit DueLater(int64_t due) : due(due) {}
+  int64_t due_us() const override {
+    ++times;
+    return due;
+  }
+  void on_due(int64_t) override {}
+  void end_now() override {}
+
+  int64_t due;
+  mutable int times = 0;
+};
+
+// Two seconds of sweeps.
+TEST(MembersTest, FewAreLookedAt) {
+  Members members;
+  std::vector<std::shared_ptr<DueLater>> all;
+  for (const int64_t due : {Endable::kNever, int64_t{1'250'000}, Endable::kNever, int64_t{0}}) {
+    members.add(all.emplace_back(std::make_shared<DueLater>(due)));
+  }
+  members.remove(all[0].get());  // the last one has its place
+  members.remove(all[0].get());
+  int64_t first_us = 0;
+  size_t found = 0;
+  for (int64_t now_us = 0; now_us <= 2'000'000; now_us += 100'000) {
+    for (const std::weak_ptr<Endable>& due : members.due(now_us)) {
+      ++found;
+      if (due.lock() == all[1] && first_us == 0) first_us = now_us;
+    }
+  }
+  EXPECT_EQ(all[0]->times, 0);
+  EXPECT_LE(all[2]->times, 5) << "one that is never due";
+  EXPECT_EQ(first_us, 1'300'000) << "the first sweep behind the time that it had said";
+  EXPECT_EQ(found, size_t{21 + 8});
+  all[2]->due = 2'050'000;
+  members.due(2'100'000);
+  EXPECT_EQ(members.due(2'000'000 + Members::kLookUs).size(), 3u) << "said later";
+  EXPECT_EQ(members.all().size(), 3u);
+}
 
 class IoThreadTest : public ::testing::Test {
  protected:

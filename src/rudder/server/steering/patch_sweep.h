@@ -31,7 +31,7 @@ class PatchSweep final : public EventReceiver,
   void on_event(uint32_t source, engine::Event&& event) override;
   void on_batch_end() override {}
   void on_failure(const Error& error) override;
-  bool is_due(int64_t) const override { return false; }
+  int64_t due_us() const override { return kNever; }
   void on_due(int64_t) override {}
   void end_now() override;  // the server stops
 

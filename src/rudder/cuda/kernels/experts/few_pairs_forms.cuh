@@ -43,16 +43,6 @@ __device__ __forceinline__ uint32_t load_weight_1(const void* from) {
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(out) : "l"(from));
   return out;
 }
-// sum[16 x 8] += a[16 x 32] . b[32 x 8], of e4m3.
-__device__ __forceinline__ void multiply_add_e4m3(float* sum, const uint32_t (&a)[4], uint32_t b0,
-                                                  uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Where a warp reads tokens: `at` of the lane, of the chunk; a token's row is `stride` behind the
 // one in front of it.
 struct FewTokens {
@@ -151,80 +141,6 @@ struct FewCodes {
  private:
   __device__ __forceinline__ static uint32_t word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-  }
-};
-
-// Rows of bf16 or e4m3 as they are: 128 bytes of a row are a chunk, and lane t has bytes
-// [64 i + 16 t, ...) of it. Of e4m3 the tensor cores add a chunk, and fp32 what they give.
-template <bool kFp8>
-struct FewWide {
-  static constexpr int kChunk = kFp8 ? 128 : 64;
-  static constexpr int kRowBytes = 128;
-  static constexpr int kPadBytes = 64;
-  static constexpr int kSteps = 2;
-  static constexpr bool kScalesRows = kFp8;
-  static constexpr float kUnit = 1.0f;
-
-  struct Part {
-    uint4 rows[2][kSteps];
-  };
-  __device__ __forceinline__ static int index_of(int piece) { return piece; }
-  __device__ __forceinline__ static uint32_t lane_offset(int lane, uint32_t stride) {
-    return static_cast<uint32_t>(lane / 4) * stride + static_cast<uint32_t>(lane % 4) * 16;
-  }
-  __device__ __forceinline__ static void load(const ExpertProductParams& p, const FewRows& rows,
-                                              int32_t chunk, int lane, Part& part) {
-    const int64_t bytes = kFp8 ? p.in : 2 * p.in;
-    const auto* const from = static_cast<const uint8_t*>(p.weight);
-    const int64_t first = int64_t{rows.expert} * p.out + lane / 4;
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int64_t at = int64_t{chunk} * kRowBytes + 64 * i + 16 * (lane % 4);
-      part.rows[0][i] = part.rows[1][i] = make_uint4(0, 0, 0, 0);
-      if (at >= bytes) continue;
-      part.rows[0][i] = load_weight_16(from + (first + rows.first) * bytes + at);
-      part.rows[1][i] = load_weight_16(from + (first + rows.second) * bytes + at);
-    }
-  }
-  __device__ __forceinline__ static void operands(const Part& part, int i, uint32_t (&a)[2][4]) {
-    const uint4& first = part.rows[0][i];
-    const uint4& second = part.rows[1][i];
-    a[0][0] = first.x;
-    a[0][1] = second.x;
-    a[0][2] = first.y;
-    a[0][3] = second.y;
-    a[1][0] = first.z;
-    a[1][1] = second.z;
-    a[1][2] = first.w;
-    a[1][3] = second.w;
-  }
-  __device__ __forceinline__ static void multiply(float* sum, const uint32_t (&a)[4], uint32_t b0,
-                                                  uint32_t b1) {
-    if constexpr (kFp8) {
-      multiply_add_e4m3(sum, a, b0, b1);
-    } else {
-      multiply_add(sum, a, b0, b1);
-    }
-  }
-  template <int kUnits, int kEights>
-  __device__ __forceinline__ static void multiply_chunk(const ExpertProductParams& /*p*/,
-                                                        const Part (&parts)[kUnits],
-                                                        const FewTokens& x, int /*lane*/,
-                                                        FewSums<kUnits, kEights>& c) {
-    if constexpr (!kFp8) {
-      multiply_steps<FewWide, kUnits, kEights>(parts, x, c);
-    } else {
-      FewSums<kUnits, kEights> sums = {};
-      multiply_steps<FewWide, kUnits, kEights>(parts, x, sums);
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-        for (int n = 0; n < kEights; ++n) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) c[u][n][k] += sums[u][n][k];
-        }
-      }
-    }
   }
 };
 

@@ -17,7 +17,7 @@ cudaError_t launch_few_pairs_low(const ExpertProductParams& asked, int32_t num_s
     case LowCode::kE4M3:
       return group == kLowChunk ? launch_few_of<FewLow<LowCode::kE4M3, 1>>(asked, num_sms, stream)
              : group > 16       ? launch_few_of<FewLow<LowCode::kE4M3, 4>>(asked, num_sms, stream)
-                                : cudaErrorInvalidValue;
+                                : launch_few_of<FewLow<LowCode::kE4M3, 8>>(asked, num_sms, stream);
     case LowCode::kNone:
       break;
   }

@@ -48,7 +48,9 @@ cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
   const int tokens = threads / 32;
   const auto blocks = static_cast<unsigned>((p.tokens + tokens - 1) / tokens);
   const size_t bytes = p.logits == nullptr ? 0 : sizeof(float) * 2 * tokens * p.experts;
-  const auto kernel = p.experts <= 128 ? route_kernel<4> : route_kernel<kMostExperts / 32>;
+  const auto kernel = p.experts <= 128   ? route_kernel<4>
+                      : p.experts <= 256 ? route_kernel<8>
+                                         : route_kernel<kMostExperts / 32>;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) return error;

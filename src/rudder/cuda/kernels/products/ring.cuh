@@ -67,6 +67,11 @@ struct RingWalk {
     at = 0;
     parity ^= 1;
   }
+  __device__ __forceinline__ void skip(int32_t slots, int32_t count) {
+    const int32_t to = at + slots;
+    at = to % count;
+    parity ^= static_cast<uint32_t>(to / count) & 1;
+  }
   // For the phase of this turn of a barrier of the slot.
   __device__ __forceinline__ void wait(uint32_t barriers) const {
     barrier_wait(barrier_of(barriers, at), parity);
