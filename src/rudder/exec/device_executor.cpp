@@ -158,10 +158,6 @@ Result<void> DeviceExecutor::prepare_taps() {
   return {};
 }
 
-std::vector<step::StoredRecord> DeviceExecutor::take_stored() {
-  return kept_.records == nullptr ? std::vector<step::StoredRecord>() : kept_.records->stored();
-}
-
 step::Capacity DeviceExecutor::capacity() const {
   step::Capacity capacity = capacity_;
   if (graphs_ != nullptr) capacity.prompt_step_multiple = kPromptStepMultiple;
@@ -176,9 +172,7 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
   ++num_launched_;
-  const bool is_nothing =
-      plan->seqs.empty() && plan->copies_before.empty() && plan->record_copies.empty();
-  in_flight_.push_back({plan->id, plan->repeat, is_nothing});
+  in_flight_.push_back({plan->id, plan->repeat, is_nothing(*plan)});
   if (kept_.records != nullptr) kept_.records->begin(plan->record_copies);
   masks_awaited_ = model_.spec.stage.is_last() ? plan->num_masks() : 0;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
@@ -210,7 +204,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   RUDDER_CHECK(next->iteration == iteration_, "step {} lost an iteration", ticket.id);
   ++num_collected_;
-  const bool is_nothing = in_flight_.front().is_nothing;
+  const bool waits = in_flight_.front().is_nothing;
   if (++iteration_ == in_flight_.front().repeat) {
     in_flight_.pop_front();
     iteration_ = 0;
@@ -226,7 +220,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   step::StepResult result = flight.result;
   result.iteration = next->iteration;
-  if (kept_.records != nullptr) result.records_done = kept_.records->take_done(is_nothing);
+  if (kept_.records != nullptr) result.records_done = kept_.records->take_done(waits);
   result.device_us =
       device_time_.note({.start_us = iteration.start_us,
                          .enqueued_us = iteration.enqueued_us,

@@ -84,7 +84,9 @@ class DeviceExecutor final : public step::Executor {
   ~DeviceExecutor() override { stop(); }
 
   step::Capacity capacity() const override;
-  std::vector<step::StoredRecord> take_stored() override;
+  std::vector<step::StoredRecord> take_stored() override {
+    return kept_.records == nullptr ? std::vector<step::StoredRecord>() : kept_.records->stored();
+  }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;

@@ -9,7 +9,7 @@ namespace rudder::exec {
 
 namespace {
 
-std::span<std::byte> bytes_of(const ops::View& view) {
+std::span<std::byte> memory_of(const ops::View& view) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
@@ -21,14 +21,14 @@ Result<std::unique_ptr<RecordMemory>> start_tiers(ops::Ops& ops, const step::Cap
                                                   const std::string& folder) {
   if (capacity.tiers.empty()) return nullptr;
   if (!ops.is_host()) return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
-  const std::span<std::byte> all = bytes_of(pool);
+  const std::span<std::byte> all = memory_of(pool);
   const auto scales = static_cast<size_t>(capacity.num_blocks * layout.scale_bytes);
   RecordMemory::Parts parts = {
       .caps = capacity.tiers,
       .num_groups = capacity.kv_groups.size(),
       .device = {.scales = all.first(scales),
                  .blocks = all.subspan(scales),
-                 .states = capacity.states.empty() ? std::span<std::byte>() : bytes_of(states),
+                 .states = capacity.states.empty() ? std::span<std::byte>() : memory_of(states),
                  .num_blocks = capacity.num_blocks,
                  .num_states = capacity.states.count},
       .files = {}};

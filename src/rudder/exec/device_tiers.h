@@ -10,8 +10,14 @@
 #include "rudder/exec/record_memory.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
+#include "rudder/step/plan.h"
 
 namespace rudder::exec {
+
+// It runs and copies nothing, and lasts until a copy of a record is done.
+inline bool is_nothing(const step::StepPlan& plan) {
+  return plan.seqs.empty() && plan.copies_before.empty() && plan.record_copies.empty();
+}
 
 // Of a device with this KV cache (kv_layout.h's pool) and these states (StateMemory::pool()). Null
 // where the capacity has no tiers. kUnsupported, where = "kv-host-gib": the host cannot reach the
