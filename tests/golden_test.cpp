@@ -55,7 +55,7 @@ std::vector<std::string> untrained_names() {
   std::vector<std::string> names;
   for (const char* name :
        {"bamba", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "falcon-h1",
-        "glm4-moe-lite", "granite-hybrid", "mistral4", "nemotron-h"}) {
+        "glm4-moe-lite", "granite-hybrid", "kimi-linear", "mistral4", "nemotron-h"}) {
     names.push_back(std::string("../untrained/") + name);
   }
   return names;

@@ -214,10 +214,12 @@ class RecurredHead {
  private:
   RecurRow live_row(int64_t t) const {
     const float* const qkv = args_.qkv.as<const float>() + (part_.begin + t) * args_.qkv.shape[1];
-    const float* const gates =
-        args_.gates.as<const float>() + (part_.begin + t) * args_.gates.shape[1];
-    return {qkv + args_.q_begin, qkv + args_.k_begin, qkv + args_.v_begin, gates + args_.a_begin,
-            args_.b_begin < 0 ? nullptr : gates + args_.b_begin};
+    const auto row_of = [&](const View& rows) {
+      return rows.as<const float>() + (part_.begin + t) * rows.shape[1];
+    };
+    return {qkv + args_.q_begin, qkv + args_.k_begin, qkv + args_.v_begin,
+            row_of(args_.gates) + args_.a_begin,
+            args_.b_begin < 0 ? nullptr : row_of(args_.b_rows()) + args_.b_begin};
   }
   RecurRow kept_row(int64_t i) const {
     const float* const q = part_.kept_row(i);
@@ -416,7 +418,7 @@ void Recurrences::recur(const ops::RecurArgs& args) {
                       {args.qkv, args.k_begin, key_width},
                       {args.qkv, args.v_begin, int64_t{args.value_heads} * args.value_dim},
                       {args.gates, args.a_begin, args.a_width()},
-                      {args.gates, std::max<int64_t>(args.b_begin, 0),
+                      {args.b_rows(), std::max<int64_t>(args.b_begin, 0),
                        args.b_begin < 0 ? 0 : args.value_heads}});
   note_tokens(parts);
 }

@@ -22,7 +22,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
       RUDDER_CHECK(vector.target->shape == vector.loaded(), "'{}'", vector.name);
     }
     for (const FilterTensor& filter : tensors.filters) {
-      RUDDER_CHECK(filter.target->num_rows() == filter.count(), "'{}'", filter.name);
+      RUDDER_CHECK(filter.target->num_rows() == filter.count(), "'{}'", filter.names.front());
     }
     for (const LinearModule& linear : tensors.linears) {
       RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.out(),

@@ -55,7 +55,9 @@ struct StoredModel {
       RUDDER_TRY_VOID(binder.take(vector.name, vector.stored()));
     }
     for (const FilterTensor& filter : tensors.filters) {
-      RUDDER_TRY_VOID(binder.take(filter.name, filter.stored()));
+      for (size_t i = 0; i < filter.names.size(); ++i) {
+        RUDDER_TRY_VOID(binder.take(filter.names[i], filter.stored(i)));
+      }
     }
     for (const NumberTensor& number : tensors.numbers) {
       RUDDER_TRY_VOID(binder.take(number.name, Shape{1}));
@@ -193,14 +195,20 @@ class Loader {
       RUDDER_TRY(*norm.target, load_norm(norm));
     }
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_TRY(const View stored, binder_.take(vector.name, vector.stored()));
+      RUDDER_TRY(View stored, binder_.take(vector.name, vector.stored()));
+      if (vector.rows == 0) stored.shape = {vector.count.stored};
       const ops::Share share = vector.rows == 0 ? vector.count.share : ops::Share{0, vector.rows};
       RUDDER_TRY(*vector.target, upload_values(values_of(stored.rows(share.begin, share.count))));
       vector.target->shape = vector.loaded();
     }
     for (const FilterTensor& filter : tensors.filters) {
-      RUDDER_TRY(const View stored, binder_.take(filter.name, filter.stored()));
-      RUDDER_TRY(*filter.target, upload_values(filter.share_of(values_of(stored))));
+      std::vector<float> all;
+      for (size_t i = 0; i < filter.names.size(); ++i) {
+        RUDDER_TRY(const View stored, binder_.take(filter.names[i], filter.stored(i)));
+        const std::vector<float> values = values_of(stored);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      RUDDER_TRY(*filter.target, upload_values(filter.share_of(all)));
     }
     for (const NumberTensor& number : tensors.numbers) {
       RUDDER_TRY(const View stored, binder_.take(number.name, Shape{1}));

@@ -23,7 +23,7 @@ void add_layer(WeightParts& parts, const LayerTensors& tensors) {
     parts.values.push_back({vector.name, vector.target});
   }
   for (const FilterTensor& filter : tensors.filters) {
-    parts.values.push_back({filter.name, filter.target});
+    parts.values.push_back({filter.names.front(), filter.target});
   }
   for (const NumberTensor& number : tensors.numbers) parts.numbers.push_back(number.target);
   for (const LinearModule& linear : tensors.linears) {

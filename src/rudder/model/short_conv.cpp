@@ -11,7 +11,7 @@ void list_tensors(const ShortConv& mixer, int64_t hidden, const ShortConv::Names
   const Extent width{mixer.width, ops::equal_share(mixer.width, out.rank)};
   out.add_linear({names.in}, {width, width, width}, hidden, mixer.bias,
                  target_in(weights, &Weights::in));
-  out.add_filters(names.filter, {width}, mixer.length, target_in(weights, &Weights::filter));
+  out.add_filters({names.filter}, {width}, mixer.length, target_in(weights, &Weights::filter));
   if (mixer.bias) out.add_vector(names.filter_bias, width, target_in(weights, &Weights::bias));
   out.add_linear({names.out}, {hidden}, width, mixer.bias, target_in(weights, &Weights::out));
 }

@@ -65,7 +65,7 @@ void list_tensors(const StateSpace& mixer, int64_t hidden, const StateSpace::Nam
   out.add_parts(input_parts(mixer, names.in, extents), hidden, target_in(weights, &Weights::in));
   out.linears.back().bias = mixer.bias;
   const std::vector<Extent> channels = {extents.width, extents.groups, extents.groups};
-  out.add_filters(names.conv, channels, mixer.conv_length, target_in(weights, &Weights::conv));
+  out.add_filters({names.conv}, channels, mixer.conv_length, target_in(weights, &Weights::conv));
   if (mixer.conv_bias) {
     out.add_channels(names.conv_bias, channels, target_in(weights, &Weights::conv_bias));
   }

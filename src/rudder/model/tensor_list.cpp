@@ -75,15 +75,20 @@ void TensorList::add_tensors(const LayerTensors& tensors) {
   for (const VectorTensor& vector : tensors.vectors) {
     const auto columns = static_cast<uint64_t>(vector.count.stored);
     const auto rows = static_cast<uint64_t>(vector.rows);
-    add(vector.name, rows == 0 ? TensorShape::of({columns}) : TensorShape::of({rows, columns}),
+    add(vector.name,
+        vector.is_of_heads ? TensorShape::of({1, 1, columns, 1})
+        : rows == 0        ? TensorShape::of({columns})
+                           : TensorShape::of({rows, columns}),
         vector.kind);
   }
   for (const FilterTensor& filter : tensors.filters) {
-    const auto channels = static_cast<uint64_t>(filter.stored()[0]);
-    add(filter.name,
-        filter.is_flat ? TensorShape::of({channels})
-                       : TensorShape::of({channels, 1, static_cast<uint64_t>(filter.length)}),
-        ValueKind::kWeight);
+    for (size_t i = 0; i < filter.names.size(); ++i) {
+      const auto channels = static_cast<uint64_t>(filter.stored(i)[0]);
+      add(filter.names[i],
+          filter.is_flat ? TensorShape::of({channels})
+                         : TensorShape::of({channels, 1, static_cast<uint64_t>(filter.length)}),
+          ValueKind::kWeight);
+    }
   }
   for (const NumberTensor& number : tensors.numbers) {
     add(number.name, TensorShape::of({1}), ValueKind::kGain);

@@ -69,20 +69,26 @@ void LayerTensors::add_matrix(std::string_view name, int64_t rows, int64_t colum
   vectors.back().rows = rows;
 }
 
-void LayerTensors::add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
-                               ops::View* target) {
-  filters.push_back({fmt::format("{}{}", prefix, name), std::move(runs), length, target});
+void LayerTensors::add_filters(const std::vector<std::string_view>& names, std::vector<Extent> runs,
+                               int64_t length, ops::View* target) {
+  FilterTensor& filter = filters.emplace_back();
+  for (const std::string_view name : names)
+    filter.names.push_back(fmt::format("{}{}", prefix, name));
+  filter.runs = std::move(runs);
+  filter.length = length;
+  filter.target = target;
 }
 
 void LayerTensors::add_channels(std::string_view name, std::vector<Extent> runs,
                                 ops::View* target) {
-  add_filters(name, std::move(runs), 1, target);
+  add_filters({name}, std::move(runs), 1, target);
   filters.back().is_flat = true;
 }
 
-tensor::Shape FilterTensor::stored() const {
+tensor::Shape FilterTensor::stored(size_t tensor) const {
   int64_t channels = 0;
   for (const Extent& run : runs) channels += run.stored;
+  if (names.size() > 1) channels = runs[tensor].stored;
   return is_flat ? tensor::Shape{channels} : tensor::Shape{channels, 1, length};
 }
 

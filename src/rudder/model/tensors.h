@@ -90,9 +90,11 @@ struct VectorTensor {
   Extent count;
   ops::View* target = nullptr;
   ValueKind kind = ValueKind::kWeight;
-  int64_t rows = 0;  // of a matrix, which is whole on every rank; 0: it is none
+  int64_t rows = 0;          // of a matrix, which is whole on every rank; 0: it is none
+  bool is_of_heads = false;  // stored as [1, 1, count, 1]
 
   tensor::Shape stored() const {
+    if (is_of_heads) return {1, 1, count.stored, 1};
     return rows == 0 ? tensor::Shape{count.stored} : tensor::Shape{rows, count.stored};
   }
   tensor::Shape loaded() const { return rows == 0 ? tensor::Shape{count.count()} : stored(); }
@@ -102,15 +104,15 @@ struct VectorTensor {
 // f32 when loaded; or a number for each, [channels]. Its channels are runs, one behind the other,
 // of each of which a rank has a share.
 struct FilterTensor {
-  std::string name;
+  std::vector<std::string> names;  // of one tensor of all runs, or of one for each
   std::vector<Extent> runs;
   int64_t length = 0;
   ops::View* target = nullptr;
   bool is_flat = false;  // [channels]
 
-  tensor::Shape stored() const;
-  int64_t count() const;  // numbers that this rank loads
-  // Of the stored numbers, those that this rank loads.
+  tensor::Shape stored(size_t tensor) const;  // of names[tensor]
+  int64_t count() const;                      // numbers that this rank loads
+  // Of the stored numbers, tensor behind tensor, those that this rank loads.
   std::vector<float> share_of(const std::vector<float>& values) const;
 };
 
@@ -147,8 +149,8 @@ struct LayerTensors {
   void add_vector(std::string_view name, Extent count, ops::View* target,
                   ValueKind kind = ValueKind::kWeight);
   void add_matrix(std::string_view name, int64_t rows, int64_t columns, ops::View* target);
-  void add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
-                   ops::View* target);
+  void add_filters(const std::vector<std::string_view>& names, std::vector<Extent> runs,
+                   int64_t length, ops::View* target);
   void add_channels(std::string_view name, std::vector<Extent> runs, ops::View* target);
   // Parts behind the layer's prefix.
   void add_parts(std::vector<LinearModule::Part> parts, Extent in, ops::LinearWeight* target);

@@ -76,6 +76,7 @@ struct RecurArgs {
   View gates;  // [T, ...] act, with a and b at these columns
   int64_t a_begin = 0;
   int64_t b_begin = -1;  // -1: there is no b
+  View b = {};           // [T, ...] act, with b at b_begin; empty: `gates` has it
   int32_t key_heads = 1;
   int32_t value_heads = 1;
   int32_t key_dim = 1;
@@ -89,6 +90,7 @@ struct RecurArgs {
   View skip = {};  // [value_heads] f32; optional
   View out;        // [T, value_heads * value_dim] act
 
+  const View& b_rows() const { return b.empty() ? gates : b; }
   int64_t a_width() const { return int64_t{value_heads} * (a_by_channel ? key_dim : 1); }
   int64_t state_floats() const { return int64_t{value_heads} * key_dim * value_dim; }
   // Of a kept row.

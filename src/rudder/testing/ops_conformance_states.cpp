@@ -76,13 +76,15 @@ TEST_P(OpsStates, RecurIsItsFormula) {
     const int64_t values = int64_t{one.value_heads} * one.value_dim;
     const int64_t a_width = int64_t{one.value_heads} * (one.a_by_channel ? one.key_dim : 1);
     ops::RecurArgs args{.state = {},
-                        .qkv = random({kTokens, values + 2 * keys + 3}),
+                        .qkv = random({kTokens, values + 2 * keys + 3 + one.value_heads}),
                         .q_begin = values + 1,
                         .k_begin = values + keys + 2,
                         .v_begin = 1,
                         .gates = random({kTokens, a_width + one.value_heads + 1}),
                         .a_begin = one.value_heads + 1,
-                        .b_begin = one.has_b ? 1 : -1,
+                        .b_begin = one.a_by_channel ? values + 2 * keys + 3
+                                   : one.has_b      ? 1
+                                                    : -1,
                         .key_heads = one.key_heads,
                         .value_heads = one.value_heads,
                         .key_dim = one.key_dim,
@@ -101,6 +103,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
       now.state = state;
       now.qkv = of.in;
       now.gates = of.gates;
+      if (one.a_by_channel) now.b = of.in;  // beside q, k and v
       now.out = of.out;
       ops->recur(now);
     };
@@ -120,7 +123,9 @@ TEST_P(OpsStates, RecurIsItsFormula) {
          .skip = read(args.skip)},
         qkv.slice(0, kTokens, args.q_begin, keys), qkv.slice(0, kTokens, args.k_begin, keys),
         qkv.slice(0, kTokens, 1, values), gates.slice(0, kTokens, args.a_begin, a_width),
-        one.has_b ? gates.slice(0, kTokens, 1, one.value_heads) : Matrix());
+        !one.has_b
+            ? Matrix()
+            : (one.a_by_channel ? qkv : gates).slice(0, kTokens, args.b_begin, one.value_heads));
     expect_close(read(args.out), expected, 2e-5 * std::max(1.0, max_abs(expected)), one.name);
   }
 }

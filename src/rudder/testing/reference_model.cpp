@@ -224,6 +224,7 @@ class ReferencePass {
                const Matrix& in) const {
     const Matrix inputs = linear(in, w.in);
     const Matrix gates = linear(in, w.gates);
+    const bool by_channel = delta.by_channel();
     const auto columns = [&](const Matrix& of, int64_t begin, int64_t count) {
       return of.slice(0, of.rows, begin, count);
     };
@@ -241,13 +242,17 @@ class ReferencePass {
          .step_bias = to_matrix(w.step_bias)},
         columns(qkv, 0, delta.key_width()), columns(qkv, delta.key_width(), delta.key_width()),
         columns(qkv, 2 * delta.key_width(), delta.value_width()),
-        columns(gates, delta.value_heads, delta.value_heads), columns(gates, 0, delta.value_heads));
-    Matrix mixed =
-        reference_gate_rows({.function = ops::GateFunction::kSilu,
-                             .norm = to_matrix(w.norm.weight),
-                             .run = delta.value_dim,
-                             .eps = double{w.norm.eps}},
-                            read, columns(inputs, delta.conv_width(), delta.value_width()));
+        by_channel ? linear(linear(in, w.decay_down), w.decay)
+                   : columns(gates, delta.value_heads, delta.value_heads),
+        columns(gates, 0, delta.value_heads));
+    Matrix mixed = reference_gate_rows(
+        {.function = by_channel ? ops::GateFunction::kSigmoid : ops::GateFunction::kSilu,
+         .norm = to_matrix(w.norm.weight),
+         .run = delta.value_dim,
+         .eps = double{w.norm.eps}},
+        read,
+        by_channel ? linear(linear(in, w.gate_down), w.gate)
+                   : columns(inputs, delta.conv_width(), delta.value_width()));
     next_patterns();  // it has none
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);

@@ -58,8 +58,10 @@ class WeightMaker {
   }
 
   Result<tensor::View> filters(const model::FilterTensor& filter) {
+    int64_t stored = 0;
+    for (size_t i = 0; i < filter.names.size(); ++i) stored += filter.stored(i).numel();
     const std::vector<float> values =
-        filter.share_of(normal(filter.stored().numel(), 1 / std::sqrt(double(filter.length))));
+        filter.share_of(normal(stored, 1 / std::sqrt(double(filter.length))));
     const auto count = static_cast<int64_t>(values.size());
     return upload_share(values, {count});
   }

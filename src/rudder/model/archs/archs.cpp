@@ -44,6 +44,7 @@ std::span<const Architecture> architectures() {
                                     deepseek_v3(),
                                     glm4_moe_lite(),
                                     mistral4(),
+                                    kimi_linear(),
                                     gemma(),
                                     ministral(),
                                     ministral3(),

@@ -114,6 +114,7 @@ Architecture deepseek_v2();
 Architecture deepseek_v3();
 Architecture glm4_moe_lite();
 Architecture mistral4();
+Architecture kimi_linear();
 Architecture gemma();
 Architecture ministral();
 Architecture ministral3();

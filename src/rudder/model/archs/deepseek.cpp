@@ -107,26 +107,8 @@ Result<ModelSpec> read_glm4_moe_lite(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_experts(config, kGlmFlashDefaults, 64));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
   RUDDER_TRY(const Experts experts, read_v3_experts(whole, spec));
-  constexpr std::string_view kTypes = "mlp_layer_types";
-  if (!whole.has(kTypes)) {
-    RUDDER_TRY_VOID(
-        set_experts_from(whole.with_defaults(R"({"first_k_dense_replace": 1})"), experts, spec));
-    return spec;
-  }
-  RUDDER_TRY(const std::vector<std::string> types, whole.strings(kTypes));
-  if (types.size() != spec.layers.size()) {
-    return fail(ErrorCode::kCorruptFile,
-                fmt::format("{} types for {} layers", types.size(), spec.layers.size()),
-                whole.where(kTypes));
-  }
-  for (size_t layer = 0; layer < types.size(); ++layer) {
-    if (types[layer] == "sparse") {
-      spec.layers[layer].mlp = experts;
-    } else if (types[layer] != "dense") {
-      return fail(ErrorCode::kUnsupported, fmt::format("the type '{}' is not known", types[layer]),
-                  whole.where(kTypes));
-    }
-  }
+  RUDDER_TRY_VOID(
+      set_experts_by_layer(whole.with_defaults(R"({"first_k_dense_replace": 1})"), experts, spec));
   return spec;
 }
 

@@ -114,6 +114,26 @@ Result<void> set_experts_from(const HfConfig& config, const Experts& experts, Mo
   return {};
 }
 
+Result<void> set_experts_by_layer(const HfConfig& config, const Experts& experts, ModelSpec& spec) {
+  constexpr std::string_view kTypes = "mlp_layer_types";
+  if (!config.has(kTypes)) return set_experts_from(config, experts, spec);
+  RUDDER_TRY(const std::vector<std::string> types, config.strings(kTypes));
+  if (types.size() != spec.layers.size()) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} types for {} layers", types.size(), spec.layers.size()),
+                config.where(kTypes));
+  }
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    if (types[layer] == "sparse") {
+      spec.layers[layer].mlp = experts;
+    } else if (types[layer] != "dense") {
+      return fail(ErrorCode::kUnsupported, fmt::format("the type '{}' is not known", types[layer]),
+                  config.where(kTypes));
+    }
+  }
+  return {};
+}
+
 WeightNames shared_expert_names(std::vector<std::string_view> ignored) {
   WeightNames names;
   Experts::Names& experts = names.of<Experts>();

@@ -22,6 +22,9 @@ Result<ModelSpec> latent_like(const weights::HfConfig& config, bool is_part_of_h
 Result<Experts> read_experts_beside_shared(const weights::HfConfig& config, const ModelSpec& spec);
 Result<void> set_experts_from(const weights::HfConfig& config, const Experts& experts,
                               ModelSpec& spec);
+// Where "mlp_layer_types" says of each layer whether it is one, these.
+Result<void> set_experts_by_layer(const weights::HfConfig& config, const Experts& experts,
+                                  ModelSpec& spec);
 
 // Names of those families: `ignored` are prefixes of layers that guess further tokens.
 WeightNames shared_expert_names(std::vector<std::string_view> ignored);

@@ -43,6 +43,18 @@ void set_stacked_experts(const weights::Checkpoint& checkpoint, Experts::Names& 
   names.stack_form = StackForm::kBehind;
 }
 
+// Files of Kimi Linear that transformers writes name the MLPs of all layers as if they were
+// mixtures.
+void set_dense_mlp(const weights::Checkpoint& checkpoint, const Experts::Names& experts,
+                   GatedMlp::Names& names) {
+  constexpr std::string_view kEnd = ".block_sparse_moe.gate_proj.weight";
+  if (!experts.experts.starts_with("block_sparse_moe.")) return;
+  const auto ends_so = [&](const weights::TensorInfo& one) { return one.name.ends_with(kEnd); };
+  if (std::ranges::none_of(checkpoint.tensors(), ends_so)) return;
+  names.gate_up = {"block_sparse_moe.gate_proj", "block_sparse_moe.up_proj"};
+  names.down = "block_sparse_moe.down_proj";
+}
+
 }  // namespace
 
 WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoint) {
@@ -63,6 +75,7 @@ WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoi
     if (!has_head(names.head) && has_head(head)) names.head = head;
   }
   set_stacked_experts(checkpoint, names.of<Experts>());
+  set_dense_mlp(checkpoint, names.of<Experts>(), names.of<GatedMlp>());
   return names;
 }
 

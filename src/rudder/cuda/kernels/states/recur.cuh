@@ -169,8 +169,10 @@ class RecurBlock {
         const int64_t token = int64_t{part.begin} + t;
         const auto* const qkv = static_cast<const Bf16*>(p_.qkv) + token * p_.qkv_stride;
         const auto* const gates = static_cast<const Bf16*>(p_.gates.rows) + token * p_.gates.stride;
+        const auto* const of_b =
+            static_cast<const Bf16*>(p_.gates.b_rows) + token * p_.gates.b_stride;
         read(qkv + p_.q_begin, qkv + p_.k_begin, qkv + p_.v_begin, gates + p_.gates.a_begin,
-             p_.gates.b_begin < 0 ? nullptr : gates + p_.gates.b_begin, raw[n]);
+             p_.gates.b_begin < 0 ? nullptr : of_b + p_.gates.b_begin, raw[n]);
       } else {
         const float* const q = part.kept + t * p_.state.row_stride;
         const float* const k = q + p_.key_heads * p_.key_dim;

@@ -50,6 +50,8 @@ cudaError_t launch_convolve(const ConvolveParams& params, cudaStream_t stream);
 struct RecurGates {
   const void* rows = nullptr;  // bf16; those of all heads begin at these columns
   int64_t stride = 0;
+  const void* b_rows = nullptr;  // likewise, of b
+  int64_t b_stride = 0;
   int32_t a_begin = 0;
   int32_t b_begin = -1;  // -1: there is no b
   bool a_by_channel = false;
