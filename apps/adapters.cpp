@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "rudder/base/log.h"
+#include "rudder/engine/entropy.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::apps {
@@ -51,7 +51,8 @@ void AdapterSettings::declare(SettingsTable& table) {
 
 Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capacity,
                                                      lora::Targets targets, lora::BaseReader base,
-                                                     const AdapterSettings& settings) {
+                                                     const AdapterSettings& settings,
+                                                     const std::string& secret) {
   if (capacity.adapters.empty()) {
     for (const auto& [is_asked, setting] : {std::pair(!settings.modules.empty(), kSetting),
                                             std::pair(!settings.root.empty(), "lora-root")}) {
@@ -59,17 +60,15 @@ Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capac
     }
     return nullptr;
   }
-  std::random_device device;
-  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
   const int32_t max_loras = capacity.adapters.num_rows - 1;
   auto library = std::make_unique<lora::Library>(
       std::move(targets),
-      lora::LibrarySettings{
-          .limits = {.max_rank = capacity.adapters.max_rank, .hash_secret = {word(), word()}},
-          .max_loras = max_loras,
-          .max_adapters = std::max(settings.max_cpu_loras, max_loras),
-          .root = settings.root,
-          .base = std::move(base)});
+      lora::LibrarySettings{.limits = {.max_rank = capacity.adapters.max_rank,
+                                       .hash_secret = engine::Entropy::hash_key_of(secret)},
+                            .max_loras = max_loras,
+                            .max_adapters = std::max(settings.max_cpu_loras, max_loras),
+                            .root = settings.root,
+                            .base = std::move(base)});
   for (const std::string& text : settings.modules) {
     RUDDER_TRY(const NamedFolder module, read_module(text));
     RUDDER_TRY(const lora::Report report, library->load(module.name, module.path, false));

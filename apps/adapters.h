@@ -23,9 +23,11 @@ struct AdapterSettings {
 };
 
 // Null where the executor takes no adapters; an Error when there are any all the same, or one does
-// not load. `base` outlives the library.
+// not load. `base` outlives the library. Keys of adapters are hashed under `secret`, or where it
+// is empty under one that is drawn.
 Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capacity,
                                                      lora::Targets targets, lora::BaseReader base,
-                                                     const AdapterSettings& settings);
+                                                     const AdapterSettings& settings,
+                                                     const std::string& secret);
 
 }  // namespace rudder::apps

@@ -28,6 +28,7 @@
 #include "rudder/weights/gguf_files.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/wrap/paced_executor.h"
+#include "tier_keys.h"
 
 namespace rudder::apps {
 namespace {
@@ -408,6 +409,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.exec.lora.enable && !settings.record.folder.empty()) {
     return fail(ErrorCode::kUnsupported, "recordings have no adapters (enable-lora)", "record");
   }
+  RUDDER_TRY_VOID(check_tiers(settings));
+  RUDDER_TRY(const std::string secret, key_secret(settings));
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
@@ -438,6 +441,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
+  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint));
   RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.
@@ -447,14 +451,14 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.files.checkpoint.reset();
   RUDDER_TRY(session.adapters,
              make_adapters(loaded.executors.front()->capacity(), std::move(targets),
-                           std::move(base), settings.adapters));
+                           std::move(base), settings.adapters, secret));
   draft.reset();
   return_freed_memory();  // of files that were parsed
   session.memory = loaded.memory;
   session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
-  session.residence = make_residence(form, loaded.resident,
-                                     model_identity(session.files, session.memory), settings);
+  const std::string identity = model_identity(session.files, session.memory) + print;
+  session.residence = make_residence(form, loaded.resident, identity, settings);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures, make_captures(capacity, settings.steering, library,
@@ -467,26 +471,26 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       std::vector<engine::ReplicaParts> replicas,
       make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
   engine::EngineSettings engine_settings = settings.engine;
+  engine_settings.prefix_key_secret = secret;
   engine_settings.num_cohorts = resolved.pipeline_parallel_size;
   if (!settings.streams_to_clients && !engine_settings.max_itl_ms) engine_settings.max_itl_ms = 0;
   engine::ReplicaParts front = std::move(replicas.front());
   replicas.erase(replicas.begin());
-  RUDDER_TRY(session.engine,
-             engine::Engine::start({.executor = std::move(front.executor),
-                                    .tokenizer = session.files.tokenizer,
-                                    .clock = clock,
-                                    .model_identity = model_identity(session.files, session.memory),
-                                    .eos_ids = session.files.generation.eos_ids,
-                                    .turn_ends = turn_ends_of(session.files),
-                                    .captures = std::move(captures),
-                                    .grammars = std::move(grammars),
-                                    .proposer = std::move(front.proposer),
-                                    .block_watcher = front.block_watcher,
-                                    .more = std::move(replicas),
-                                    .runs_trials = true},
-                                   engine_settings));
-  RUDDER_TRY(session.steering,
-             Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library));
+  RUDDER_TRY(session.engine, engine::Engine::start({.executor = std::move(front.executor),
+                                                    .tokenizer = session.files.tokenizer,
+                                                    .clock = clock,
+                                                    .model_identity = identity,
+                                                    .eos_ids = session.files.generation.eos_ids,
+                                                    .turn_ends = turn_ends_of(session.files),
+                                                    .captures = std::move(captures),
+                                                    .grammars = std::move(grammars),
+                                                    .proposer = std::move(front.proposer),
+                                                    .block_watcher = front.block_watcher,
+                                                    .more = std::move(replicas),
+                                                    .runs_trials = true},
+                                                   engine_settings));
+  RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering,
+                                                std::move(mlp_gains), library, secret));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);
   return session;

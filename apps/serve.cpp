@@ -80,6 +80,7 @@ class Signals {
     if (with_hangup) sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);  // a file may grow no more: writing says so
   }
 
   // Returns when the server is to stop: on a signal, or with the Error of `watch`, which is called

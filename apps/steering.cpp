@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <random>
 #include <string_view>
 #include <utility>
 
 #include "rudder/base/log.h"
+#include "rudder/engine/entropy.h"
 #include "rudder/steer/op_spec.h"
 
 namespace rudder::apps {
@@ -127,7 +127,8 @@ Steering::~Steering() {
 Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
                                                    const SteeringSettings& settings,
                                                    std::vector<tap::NormGain> mlp_gains,
-                                                   std::shared_ptr<LateLibrary> late) {
+                                                   std::shared_ptr<LateLibrary> late,
+                                                   const std::string& secret) {
   const engine::RequestLimits limits = engine.limits();
   if (!limits.taps.steering()) {
     for (const auto& [is_asked, setting] :
@@ -138,12 +139,10 @@ Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
     }
     return nullptr;
   }
-  std::random_device device;
-  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
   steer::Model model;
   model.geometry = limits.geometry;
   model.limits = limits.taps;
-  model.hash_secret = {word(), word()};
+  model.hash_secret = engine::Entropy::hash_key_of(secret);
   model.dictionary_dtype = dictionary_dtype(settings, limits.geometry);
   model.mlp_gains = std::move(mlp_gains);
   std::unique_ptr<Steering> steering(new Steering(engine, std::move(model), std::move(late)));

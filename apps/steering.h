@@ -43,11 +43,13 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
 class Steering {
  public:
   // Registers the dictionaries and modules of the settings. Null when the executor does not steer;
-  // an Error when there are any all the same. The engine outlives it.
+  // an Error when there are any all the same. The engine outlives it. Keys of
+  // programs are hashed under `secret`, or where it is empty under one that is drawn.
   static Result<std::unique_ptr<Steering>> create(engine::Engine& engine,
                                                   const SteeringSettings& settings,
                                                   std::vector<tap::NormGain> mlp_gains,
-                                                  std::shared_ptr<LateLibrary> late);
+                                                  std::shared_ptr<LateLibrary> late,
+                                                  const std::string& secret);
   ~Steering();
 
   steer::Library& library() { return library_; }

@@ -52,7 +52,7 @@ TEST(FeatureReaderOfAModel, IsThereWhereDictionariesMayBeNamed) {
   const exec::LoadedModel loaded = value_of(load_reading(settings));
   ASSERT_NE(loaded.features, nullptr);
   EXPECT_TRUE(loaded.features->stats().on_device);
-  EXPECT_EQ(loaded.memory.feature_bytes, 2 << 20);
+  EXPECT_EQ(loaded.memory.readers.feature_bytes, 2 << 20);
   const auto fits = [&](int32_t num_features) {
     return loaded.features
         ->check(steer::random_dictionary({.width = 64, .num_features = num_features}, 1))

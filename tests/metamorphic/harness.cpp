@@ -295,6 +295,7 @@ class Loop {
   }
 
   Outcome run() {
+    scheduler_.tiers().add_stored(executor_.take_stored());
     size_t num_added = 0;
     for (int32_t round = 0; num_added < asks_.size() || !scheduler_.idle(); ++round) {
       for (size_t i = 0; i < asks_.size(); ++i) {
@@ -302,8 +303,7 @@ class Loop {
         ++num_added;
         add(i);
       }
-      while (launch()) {
-      }
+      while (launch()) continue;
       if (!in_flight_.empty()) collect();
     }
     result_.stats = scheduler_.stats();

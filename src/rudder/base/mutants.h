@@ -30,6 +30,9 @@
   X(kCheckpointUnheld, "a checkpoint is given away while the copy that reads it is in flight")    \
   X(kStepsWhileCopying, "a sequence runs while what it goes on from is still copied")             \
   X(kFreedWhileCopying, "a sequence that ends gives back a state that is still copied to")        \
+  X(kRecordUnwritten, "a record is found before its bytes are there")                             \
+  X(kFreedWhileLoading, "a sequence that ends gives back blocks that records are copied to")      \
+  X(kRecordWithHole, "a prefix is a hit in another tier though a block of its window is gone")    \
   X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")                \
   X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")                \
   X(kLateTokenKept, "a token in flight at finish() is handed out")                                \
@@ -67,6 +70,7 @@
   X(kNothingLeftToSmall, "large prompts take the blocks that are kept for small ones")            \
   X(kOvertakenForEver, "small prompts go past a large one in whatever blocks come free")          \
   X(kTableEditsLost, "edits of the tables do not reach the executor")                             \
+  X(kRecordUnsalted, "keys of records do not cover salt and adapter")                             \
   X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                  \
   X(kStopStringRace, "tokens behind a stop string are handed out")                                \
   X(kStopWhenLate, "the token behind the one that ends a choice by its row is handed out")        \
@@ -105,6 +109,7 @@
   X(kMasksOfLastGuess, "the masks behind drafts that are not known are those of older ones")      \
   X(kMasksToOneRank, "the masks of a step reach the first rank alone")                            \
   X(kRanksUncompared, "ranks that sample other tokens than the first go on")                      \
+  X(kChecksumUnread, "the executor takes a record for good without a look at its checksum")       \
   X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                  \
   X(kShortGuessFilled, "the executor takes tokens for drafts that its guess has not")             \
   X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                    \

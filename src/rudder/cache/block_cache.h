@@ -90,6 +90,9 @@ class BlockCache {
   // What the tokens that are not in a full block yet are computed under has become known.
   static void set_runs(Chain& chain, std::span<const ContentRun> runs);
 
+  // The first block of a group that a token at `position` sees.
+  int32_t first_needed(int32_t group, int32_t position) const;
+
   // The longest prefix of full blocks that `tokens` begin with, at most `max_blocks` long, that a
   // sequence can go on from: every block of the groups without a window is there, those that the
   // windows of the next token reach of the others, and where sequences have states a checkpoint
@@ -148,6 +151,8 @@ class BlockCache {
                            const BlockTables& tables) const;
 
  private:
+  friend class CachedNodes;  // cached_nodes.h
+
   // Full block `i`; its runs are in runs_ until the next call.
   BlockContent content(const Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
   NodeRef find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
@@ -155,7 +160,6 @@ class BlockCache {
   NodeRef add_node(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables);
   Result<void> check_block(const Chain& chain, int32_t group, BlockId block, const BlockKey* key,
                            bool is_first) const;
-  int32_t first_needed(int32_t group, int32_t position) const;
   bool is_distrusted(BlockId block) const { return distrusted_[static_cast<size_t>(block)] != 0; }
   void forget(BlockId block);
   void forget_node(const NodeRef& node);

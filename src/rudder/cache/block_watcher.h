@@ -9,6 +9,10 @@
 
 namespace rudder::cache {
 
+// Where a cached block lies. The device's are the prefix cache's own; the others are tiers behind
+// it (tier_index.h), which may have the same blocks.
+enum class Medium : uint8_t { kDevice, kHost, kDisk };
+
 struct CachedBlock {
   uint64_t hash = 0;                    // the low half of the block's key
   std::optional<uint64_t> parent = {};  // likewise of the block before it; none for a first block
@@ -16,14 +20,15 @@ struct CachedBlock {
   std::span<const int32_t> tokens = {};  // [block_size]; valid during the call
   // Any request can hit it: neither it nor the blocks before it have a salt or steering.
   bool is_public = true;
+  Medium medium = Medium::kDevice;
 };
 
 class BlockWatcher {
  public:
   virtual ~BlockWatcher() = default;
 
-  // The cache has this block from now on. There is at most one of a hash and group, unless two
-  // prefixes have one hash.
+  // The cache has this block from now on. There is at most one of a hash, group and medium, unless
+  // two prefixes have one hash.
   virtual void stored(const CachedBlock& block) = 0;
   // It was stored and is there no more.
   virtual void removed(const CachedBlock& block) = 0;

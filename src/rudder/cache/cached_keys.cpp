@@ -13,12 +13,12 @@ size_t CachedKeys::size() const {
 }
 
 void CachedKeys::stored(const CachedBlock& block) {
-  if (block.group == group_) changes_.push_back({.hash = block.hash, .is_stored = true});
+  if (is_followed(block)) changes_.push_back({.hash = block.hash, .is_stored = true});
   if (next_ != nullptr) next_->stored(block);
 }
 
 void CachedKeys::removed(const CachedBlock& block) {
-  if (block.group == group_) changes_.push_back({.hash = block.hash, .is_stored = false});
+  if (is_followed(block)) changes_.push_back({.hash = block.hash, .is_stored = false});
   if (next_ != nullptr) next_->removed(block);
 }
 

@@ -15,7 +15,8 @@ namespace rudder::cache {
 
 class CachedKeys final : public BlockWatcher {
  public:
-  // Looks at the blocks of one KV group. `next` is told the same; null: nobody is.
+  // Looks at the blocks of one KV group that lie on the device. `next` is told the same; null:
+  // nobody is.
   CachedKeys(int32_t group, BlockWatcher* next) : group_(group), next_(next) {}
 
   bool contains(const BlockKey& key) const;
@@ -31,6 +32,10 @@ class CachedKeys final : public BlockWatcher {
     uint64_t hash = 0;
     bool is_stored = false;
   };
+
+  bool is_followed(const CachedBlock& block) const {
+    return block.group == group_ && block.medium == Medium::kDevice;
+  }
 
   const int32_t group_;
   BlockWatcher* const next_;

@@ -76,6 +76,8 @@ class PrefixIndex {
   // Forgets the node if it has neither blocks nor children, then likewise its parents.
   void prune(const NodeRef& node);
 
+  // What a watcher is told of the node's block of a group; the span is the index's.
+  CachedBlock cached_block(NodeId id, int32_t group) const;
   // The blocks that a watcher was told of and that are still there; the spans are the index's.
   std::vector<CachedBlock> watched() const;
 
@@ -112,7 +114,6 @@ class PrefixIndex {
   std::span<const int32_t> tokens(NodeId id) const;
   NodeId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
   NodeId bucket(const BlockKey& key) const { return buckets_[key.low & (buckets_.size() - 1)]; }
-  CachedBlock cached_block(NodeId id, int32_t group) const;
   void tell_stored(NodeId id, int32_t group);
   void tell_removed(NodeId id, int32_t group);
   void unlink_from_bucket(NodeId id);

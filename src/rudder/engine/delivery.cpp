@@ -42,6 +42,8 @@ bool push_tokens(const sched::SequenceOutput& output, OpenChoice& choice, Event&
 Usage usage(const OpenRequest& request, const OpenChoice& choice) {
   return {.prompt_tokens = request.prompt_tokens,
           .cached_tokens = choice.cached_tokens,
+          .cached_host_tokens = choice.cached_host_tokens,
+          .cached_disk_tokens = choice.cached_disk_tokens,
           .completion_tokens = choice.output.num_tokens(),
           .accepted_prediction_tokens = choice.accepted_tokens,
           .rejected_prediction_tokens = choice.rejected_tokens};
@@ -63,6 +65,8 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
                        int64_t now_us) {
   OpenChoice& choice = request.choices[static_cast<size_t>(index)];
   choice.cached_tokens = output.cached_tokens;
+  choice.cached_host_tokens = output.cached_host_tokens;
+  choice.cached_disk_tokens = output.cached_disk_tokens;
   choice.accepted_tokens += output.num_accepted;
   choice.rejected_tokens += output.num_draft - output.num_accepted;
 

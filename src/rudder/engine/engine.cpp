@@ -211,9 +211,7 @@ void run_all_trials(std::span<const std::unique_ptr<EngineCore>> cores) {
 Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings& settings) {
   Entropy entropy = Entropy::from_system();
   if (settings.seed >= 0) entropy.seed_key = static_cast<uint64_t>(settings.seed);
-  if (!settings.prefix_key_secret.empty()) {
-    entropy.hash_key = Entropy::shared_hash_key(settings.prefix_key_secret);
-  }
+  entropy.hash_key = Entropy::hash_key_of(settings.prefix_key_secret);
   RUDDER_TRY(const std::shared_ptr<Commons> commons, Commons::make(parts, entropy));
   std::vector<ReplicaParts> all = std::move(parts.more);
   all.insert(all.begin(), replica_parts(parts));

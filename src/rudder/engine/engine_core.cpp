@@ -36,6 +36,8 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const Common
   out.hash_bits = commons.entropy.hash_bits;
   out.turn_ends = commons.turn_ends;
   out.block_watcher = watcher;
+  out.store_uses = settings.kv_store_uses;
+  out.weighs_fetches = settings.kv_fetch == "auto";
   return out;
 }
 
@@ -124,6 +126,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                 .taps = &taps_,
                 .captures = &captures_,
                 .delivery = &delivery_}) {
+  scheduler_.tiers().add_stored(executor_->take_stored());
   watch_.idle(clock_->now_us());
   publish_stats();
 }

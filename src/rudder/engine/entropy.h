@@ -16,6 +16,10 @@ struct Entropy {
   static Entropy from_system();
   // The key of the prefix hashes that every process with this secret has.
   static std::array<uint64_t, 2> shared_hash_key(std::string_view secret);
+  // That, or one that is drawn where the secret is empty.
+  static std::array<uint64_t, 2> hash_key_of(std::string_view secret) {
+    return secret.empty() ? from_system().hash_key : shared_hash_key(secret);
+  }
 };
 
 }  // namespace rudder::engine

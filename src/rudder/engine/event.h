@@ -37,9 +37,11 @@ using OutputTokens = boost::container::small_vector<OutputToken, 1>;
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
-  int32_t completion_tokens = 0;  // of this choice
-  int32_t reasoning_tokens = 0;   // of those; counted by who parses the text, not by the engine
+  int32_t cached_tokens = 0;       // of the prompt, found in the prefix cache (choice 0)
+  int32_t cached_host_tokens = 0;  // of these, in host memory
+  int32_t cached_disk_tokens = 0;  // and in files
+  int32_t completion_tokens = 0;   // of this choice
+  int32_t reasoning_tokens = 0;    // of those; counted by who parses the text, not by the engine
   // Of this choice: guesses of speculation that steps verified, and that were right or wrong.
   int32_t accepted_prediction_tokens = 0;
   int32_t rejected_prediction_tokens = 0;

@@ -17,6 +17,23 @@ int32_t most_tokens(const OpenRequest& request) {
   return most;
 }
 
+TierStats tier_stats(const sched::TierStats& tiers) {
+  return {.has_tiers = tiers.exist ? 1U : 0U,
+          .host_records = static_cast<uint64_t>(tiers.host_records),
+          .disk_records = static_cast<uint64_t>(tiers.disk_records),
+          .disk_bytes = static_cast<uint64_t>(tiers.disk_bytes),
+          .host_hits = tiers.host_hits,
+          .disk_hits = tiers.disk_hits,
+          .host_stored = tiers.host_stored,
+          .disk_stored = tiers.disk_stored,
+          .host_evictions = tiers.host_evictions,
+          .disk_evictions = tiers.disk_evictions,
+          .bad_records = tiers.bad_records,
+          .failed_loads = tiers.failed_loads,
+          .failed_writes = tiers.failed_writes,
+          .computed_instead = tiers.computed_instead};
+}
+
 }  // namespace
 
 EngineMetrics::EngineMetrics(int32_t max_seq_len, int32_t block_size)
@@ -132,7 +149,8 @@ void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_f
   live_.preemptions = sched.preemptions;
   live_.prefix = {.queries = sched.prefix_queries,
                   .hits = sched.prefix_hits,
-                  .hits_without_states = sched.states.hits_without};
+                  .hits_without_states = sched.states.hits_without,
+                  .tiers = tier_stats(sched.cached.tiers)};
   live_.late_results = sched.late_results;
   live_.drafts = sched.drafts;
   live_.draft_tokens = sched.draft_tokens;

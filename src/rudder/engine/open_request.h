@@ -28,6 +28,8 @@ struct OpenChoice {
   steer::capture::StopCount stop_count;  // of `stop_when`, where the request has one
   bool lost_row = false;                 // a row that it reads is lost
   int32_t cached_tokens = 0;             // of the prompt, found in the prefix cache
+  int32_t cached_host_tokens = 0;        // of these, in host memory
+  int32_t cached_disk_tokens = 0;        // and in files
   int32_t accepted_tokens = 0;           // guessed by speculation and right
   int32_t rejected_tokens = 0;           // and wrong
   std::optional<int64_t> first_token_us;

@@ -9,6 +9,7 @@
 namespace rudder::engine {
 
 std::vector<RequestId> Rest::follow(const RestOrder& order) {
+  parts_.scheduler->tiers().pause(order.ask.has_value());
   if (order.ask) {
     mode_ = order.ask->mode;
     if (mode_ == RestMode::kAbort) end_those_that_run(*order.ask);

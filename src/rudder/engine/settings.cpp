@@ -19,6 +19,12 @@ void EngineSettings::declare(SettingsTable& table) {
   table.add("prefix-key-secret", &prefix_key_secret,
             "Keys of prefix blocks are hashed under this text: servers of one model that share it "
             "have equal keys, also after a restart. Empty: every process draws its own.");
+  table.add("kv-store-uses", &kv_store_uses, 1, 1 << 20,
+            "A block of a prefix goes to --kv-host-gib once so many sequences have had it: 2 keeps "
+            "out what is never seen again.");
+  table.add_choice("kv-fetch", &kv_fetch, {"auto", "always"},
+                   "Of a prefix that lies in --kv-host-gib or --kv-disk-dir: auto fetches it where "
+                   "that was seen to take less time than computing it.");
   table.add("async-scheduling", &async_scheduling,
             "Launch the next step before the results of the last one are read.");
   table.add("multi-step", &multi_step, 1, kMaxMultiStep,

@@ -23,6 +23,8 @@ struct EngineSettings {
   double max_queue_seconds = 0;  // that a request may wait; 0 = for ever
   // Of the keys of prefix blocks: equal in every process that has it. Empty: one of its own.
   std::string prefix_key_secret;
+  std::string kv_fetch = "auto";  // from tiers behind the device
+  int32_t kv_store_uses = 2;      // of a block, before tiers behind the device get it
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int32_t num_cohorts = 1;            // sched::SchedSettings; by the stages, which apps know

@@ -20,11 +20,31 @@ struct Histogram {
   void observe(double value, uint64_t times = 1);
 };
 
+// Of cached prefixes behind the device; all 0 where there are no tiers. Hits in tokens of prompts,
+// the rest in records of a block.
+struct TierStats {
+  uint64_t has_tiers = 0;     // replicas that have any
+  uint64_t host_records = 0;  // gauges
+  uint64_t disk_records = 0;
+  uint64_t disk_bytes = 0;
+  uint64_t host_hits = 0;
+  uint64_t disk_hits = 0;
+  uint64_t host_stored = 0;
+  uint64_t disk_stored = 0;
+  uint64_t host_evictions = 0;
+  uint64_t disk_evictions = 0;
+  uint64_t bad_records = 0;
+  uint64_t failed_loads = 0;
+  uint64_t failed_writes = 0;
+  uint64_t computed_instead = 0;
+};
+
 // Of the prefix cache, in tokens of prompts.
 struct PrefixStats {
   uint64_t queries = 0;              // looked up
   uint64_t hits = 0;                 // found
   uint64_t hits_without_states = 0;  // had no state been needed to go on from there
+  TierStats tiers;
 };
 
 struct EngineStats {

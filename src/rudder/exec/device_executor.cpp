@@ -11,6 +11,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/exec/device_tiers.h"
 #include "rudder/exec/graph_shapes.h"
 #include "rudder/exec/kept_rows.h"
 
@@ -94,8 +95,11 @@ void DeviceExecutor::stop() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
-  RUDDER_TRY(kept_.kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  RUDDER_TRY(KvMemory kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  kept_.kv = std::move(kv.layers);
   RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
+  RUDDER_TRY(kept_.records, start_tiers(*model_.ops, capacity_, model_.kv, kv.pool,
+                                        kept_.states.pool(), options.record_folder));
   source_ = std::move(model_.draft);
   const RowsRead read = source_ == nullptr ? RowsRead() : source_->rows_read();
   RUDDER_TRY(const model::HiddenPool kept,
@@ -139,7 +143,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   if (model_.ops->graph_ops() == nullptr || options.enforce_eager) return {};
   graphs_ = std::make_unique<Graphs>(
       *model_.ops, capacity_,
-      bind_steps(*model_.ops, *decoder_, capacity_, kept_.readers, is_last_stage()),
+      bind_steps(*model_.ops, *decoder_, capacity_, kept_.readers, model_.spec.stage.is_last()),
       options.narrow_graphs);
   return graphs_->capture_at_start(*buffers_, options.capture_progress);
 }
@@ -148,7 +152,7 @@ Result<void> DeviceExecutor::prepare_taps() {
   if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
   RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
   if (!capacity_.taps.capture() || ops::rank_of(*model_.ops).index > 0) return {};
-  if (!is_last_stage()) return {};
+  if (!model_.spec.stage.is_last()) return {};
   const auto ring_bytes = static_cast<int64_t>(taps_->table().ring.bytes());
   RUDDER_TRY(pool_, CapturePool::make(*model_.ops, kPoolRings * ring_bytes));
   return {};
@@ -168,8 +172,9 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
   ++num_launched_;
-  in_flight_.push_back({plan->id, plan->repeat});
-  masks_awaited_ = is_last_stage() ? plan->num_masks() : 0;
+  in_flight_.push_back({plan->id, plan->repeat, is_nothing(*plan)});
+  if (kept_.records != nullptr) kept_.records->begin(plan->record_copies);
+  masks_awaited_ = model_.spec.stage.is_last() ? plan->num_masks() : 0;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
 }
@@ -199,6 +204,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   RUDDER_CHECK(next->iteration == iteration_, "step {} lost an iteration", ticket.id);
   ++num_collected_;
+  const bool waits = in_flight_.front().is_nothing;
   if (++iteration_ == in_flight_.front().repeat) {
     in_flight_.pop_front();
     iteration_ = 0;
@@ -214,6 +220,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   step::StepResult result = flight.result;
   result.iteration = next->iteration;
+  if (kept_.records != nullptr) result.records_done = kept_.records->take_done(waits);
   result.device_us =
       device_time_.note({.start_us = iteration.start_us,
                          .enqueued_us = iteration.enqueued_us,
@@ -334,9 +341,9 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
   pack_adapters(plan, capacity_.adapters.num_rows, packed_.taps.adapters);
   const bool captures = ops::rank_of(*model_.ops).index == 0;
-  if (!captures || (pool_ == nullptr && is_last_stage())) drop_captures(packed_.taps);
+  if (!captures || (pool_ == nullptr && model_.spec.stage.is_last())) drop_captures(packed_.taps);
   flight.filled.clear();
-  if (is_last_stage()) flight.filled = packed_.taps.filled;
+  if (model_.spec.stage.is_last()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
   flight.result.id = plan.id;
   flight.result.seqs.clear();
@@ -346,7 +353,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   flight.result.guess_us = 0;
   flight.guesses.list(plan, slots_, capacity_.drafts, source_ != nullptr);
   flight.sampled_seq.clear();
-  if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
+  if (model_.spec.stage.is_last()) flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
     flight.num_logprobs.push_back(row.num_logprobs);
@@ -404,7 +411,7 @@ bool DeviceExecutor::enqueue(size_t index) {
     Iteration& iteration = flight.iterations[static_cast<size_t>(i)];
     if (i > 0) iteration.start_us = clock_.now_us();
     if (begun && i > 0) begun = advance(index);
-    if (packed_.num_masks == 0 || !is_last_stage()) {
+    if (packed_.num_masks == 0 || !model_.spec.stage.is_last()) {
       if (begun) run(index);
     } else {
       const ops::View logits = begun ? run_forward(index) : ops::View{};
@@ -432,7 +439,7 @@ void DeviceExecutor::run(size_t index) {
 
 // What has logits, if anything, and if the step's graph did not sample it.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
-  if (logits.empty() || packed_.num_sampled() == 0 || !is_last_stage()) return;
+  if (logits.empty() || packed_.num_sampled() == 0 || !model_.spec.stage.is_last()) return;
   sample_step(*model_.ops, flights_[index].step, logits, kept_.readers);
 }
 
@@ -446,11 +453,11 @@ ops::View DeviceExecutor::run_forward(size_t index) {
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Flight& flight = flights_[index];
   if (iteration + 1 == flight.repeat) kept_.states.copy(*model_.ops, packed_.states.copies_after);
-  if (iteration == 0 && is_last_stage()) {
+  if (iteration == 0 && model_.spec.stage.is_last()) {
     scorer_->run(packed_.scores, index);
     if (!flight.filled.empty()) taps_->fetch_latches(index, flight.filled);
   }
-  if (packed_.num_sampled() > 0 && is_last_stage()) {
+  if (packed_.num_sampled() > 0 && model_.spec.stage.is_last()) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
     if (flight.guesses.are_in_step()) buffers_->fetch_guesses(index);
   }
@@ -464,7 +471,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
 void DeviceExecutor::fetch_captured(size_t index) {
   Flight& flight = flights_[index];
   flight.captured = nullptr;
-  if (packed_.taps.captured.empty() || !is_last_stage()) return;
+  if (packed_.taps.captured.empty() || !model_.spec.stage.is_last()) return;
   flight.captured = std::make_shared<tap::CapturedRows>();
   flight.captured->tokens = packed_.taps.captured;
   const ops::View rows = taps_->ring_part(index, packed_.taps.capture_elements);

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/record_memory.h"
 #include "rudder/exec/resident_model.h"
 #include "rudder/exec/sample_step.h"
 #include "rudder/exec/scorer.h"
@@ -71,7 +73,8 @@ class DeviceExecutor final : public step::Executor {
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
     NarrowRules narrow_graphs = {};
-    HeldMemory* held = nullptr;  // is told what the executor holds (resident_model.h)
+    std::string record_folder = {};  // of files, where the capacity's tiers have a disk
+    HeldMemory* held = nullptr;      // is told what the executor holds (resident_model.h)
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.
@@ -81,6 +84,9 @@ class DeviceExecutor final : public step::Executor {
   ~DeviceExecutor() override { stop(); }
 
   step::Capacity capacity() const override;
+  std::vector<step::StoredRecord> take_stored() override {
+    return kept_.records == nullptr ? std::vector<step::StoredRecord>() : kept_.records->stored();
+  }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
@@ -116,6 +122,7 @@ class DeviceExecutor final : public step::Executor {
     std::vector<ops::KvLayer> kv;
     SampleReaders readers;  // of what a step has sampled
     StateMemory states;
+    std::unique_ptr<RecordMemory> records;  // behind them; null: there are no tiers
   };
   struct Enqueued {
     size_t flight = 0;
@@ -138,7 +145,6 @@ class DeviceExecutor final : public step::Executor {
   Result<void> advance(size_t index);
   Result<void> pass_on(size_t index);
   void fail_others(const Error& error);
-  bool is_last_stage() const { return model_.spec.stage.is_last(); }
   void run(size_t index);
   void sample(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
@@ -180,6 +186,7 @@ class DeviceExecutor final : public step::Executor {
   struct Launched {
     step::StepId id = 0;
     int32_t repeat = 1;
+    bool is_nothing = false;  // it runs and copies nothing: it waits for a record's copy
   };
   int32_t masks_awaited_ = 0;       // of the last launched
   std::deque<Launched> in_flight_;  // of the first, `iteration_` have been collected

@@ -199,17 +199,17 @@ ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry,
   return kv;
 }
 
-Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
-                                              const step::Capacity& capacity, ops::Ops& ops) {
-  RUDDER_TRY(const ops::View pool,
+Result<KvMemory> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
+                             const step::Capacity& capacity, ops::Ops& ops) {
+  KvMemory memory;
+  RUDDER_TRY(memory.pool,
              ops.allocate(tensor::DType::kU8, {capacity.num_blocks, layout.block_bytes}));
-  std::vector<ops::KvLayer> layers;
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     const model::LayerSpec& kept = spec.layers[model::kv_layer_of(spec, layer)];
-    layers.push_back(layer_kv(layout, model::kv_geometry(kept), layer, capacity.block_size,
-                              ops.kv_format(), pool));
+    memory.layers.push_back(layer_kv(layout, model::kv_geometry(kept), layer, capacity.block_size,
+                                     ops.kv_format(), memory.pool));
   }
-  return layers;
+  return memory;
 }
 
 }  // namespace rudder::exec

@@ -51,8 +51,13 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage);
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
                       int32_t block_size, const ops::KvFormat& format, const ops::View& pool);
 
-// The KV cache of a layout's layers: of each layer what it keeps. An Error is the device's.
-Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
-                                              const step::Capacity& capacity, ops::Ops& ops);
+// The KV cache of a layout's layers.
+struct KvMemory {
+  ops::View pool;                    // [num_blocks, block_bytes] u8, as layer_kv() divides it
+  std::vector<ops::KvLayer> layers;  // of each what it keeps
+};
+// An Error is the device's.
+Result<KvMemory> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
+                             const step::Capacity& capacity, ops::Ops& ops);
 
 }  // namespace rudder::exec

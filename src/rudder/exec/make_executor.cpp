@@ -17,6 +17,7 @@
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
+#include "rudder/exec/tier_caps.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/stage.h"
@@ -194,11 +195,12 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
     one.states.checkpoint_blocks = states.checkpoint_blocks;
   }
   MemoryBudget budget = all.front();
+  RUDDER_TRY(budget.tiers, budget_tiers(division.settings.tiers, budget, devices));
   if (division.stages.size() == 1) return budget;
   for (size_t i = 0; i < division.stages.size(); ++i) {
     budget.stages.push_back(all[i * division.num_ranks]);
   }
-  budget.has_lens = budget.stages.back().has_lens;
+  budget.readers.has_lens = budget.stages.back().readers.has_lens;
   return budget;
 }
 
@@ -223,6 +225,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .drafts = memory.drafts,
           .kv_groups = memory.kv.groups,
           .states = memory.states,
+          .tiers = memory.tiers,
           .geometry = memory.geometry,
           .taps = memory.taps,
           .adapters = memory.adapters.size};
@@ -267,12 +270,12 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   RUDDER_TRY(model.weights,
              model::load_weights(division.checkpoint, division.spec, *ops, progress, part.stage));
   loaded.weight_bytes = model.weights.bytes;
-  if (memory.has_lens) {
+  if (memory.readers.has_lens) {
     if (ops::rank_of(*ops).index == 0) loaded.reader = ops->reader_ops()->make_reader();
     loaded.lens = {
         model.weights.final_norm, {model.weights.head}, model.weights.layers.back().residual};
   }
-  if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
+  if (memory.readers.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->reader_ops()->make_reader();
   }
   if (memory.drafts.guesses && part.stage.is_last()) {
@@ -295,6 +298,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
                              .link = part.link,
+                             .record_folder = division.settings.tiers.disk_dir,
                              .held = &loaded.held}));
   RUDDER_TRY(loaded.held.parts,
              model::parts_of(division.checkpoint, division.spec, ops::rank_of(*loaded.held.ops),
@@ -453,7 +457,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
     models.memory.stages[i].weights.bytes = loaded[i * division.num_ranks]->weight_bytes;
   }
   std::shared_ptr<HeadLens> lens;
-  if (models.memory.has_lens) {
+  if (models.memory.readers.has_lens) {
     RUDDER_TRY(lens, make_lens(models.spec, std::span(loaded).first(num_devices)));
     models.lens = lens;
   }
@@ -461,7 +465,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   held.reserve(loaded.size());
   for (Result<LoadedRank>& rank : loaded) held.push_back(std::move(rank->held));
   models.resident = std::make_shared<ResidentModel>(models.spec, std::move(held), std::move(lens));
-  if (models.memory.feature_bytes > 0) {
+  if (models.memory.readers.feature_bytes > 0) {
     RUDDER_TRY(models.features,
                make_features(models.memory, settings, std::move(loaded.front()->feature_ops)));
   }

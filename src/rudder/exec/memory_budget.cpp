@@ -14,6 +14,7 @@
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/record_format.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
@@ -135,6 +136,16 @@ Result<int64_t> kv_budget(const MemoryBudget& budget, const MemoryAsk& ask) {
   return share - fixed;
 }
 
+std::string tiers_text(const step::TierCaps& tiers) {
+  std::string text = fmt::format("of host memory, {} records of a block", tiers.plain_records);
+  if (tiers.stated_records > 0) {
+    text += fmt::format(" and {} with a checkpoint", tiers.stated_records);
+  }
+  if (tiers.has_disk())
+    text += fmt::format("; {} of files behind it", bytes_text(tiers.disk_bytes));
+  return text;
+}
+
 std::string states_text(const step::StatePool& states) {
   return fmt::format("{} of {}, of sequences and of checkpoints every {} blocks", states.count,
                      bytes_text(states.bytes), states.checkpoint_blocks);
@@ -151,8 +162,8 @@ std::string taps_text(const MemoryBudget& budget) {
     text += fmt::format("{}{} of {} a step", text.empty() ? "" : ", ",
                         bytes_text(budget.taps.capture_elements * width),
                         budget.taps.captures_prompts_only ? "embeddings" : "captures");
-    if (budget.feature_bytes > 0) {
-      text += fmt::format(", {} of encoders", bytes_text(budget.feature_bytes));
+    if (budget.readers.feature_bytes > 0) {
+      text += fmt::format(", {} of encoders", bytes_text(budget.readers.feature_bytes));
     }
   }
   return text;
@@ -200,7 +211,7 @@ int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor
 }  // namespace
 
 FeatureBounds feature_bounds(const MemoryBudget& budget) {
-  return {.dictionary_bytes = budget.feature_bytes,
+  return {.dictionary_bytes = budget.readers.feature_bytes,
           .widest = static_cast<int32_t>(budget.geometry.widest())};
 }
 
@@ -209,16 +220,17 @@ namespace {
 // What reads captured rows: the lens, the encoders of features.
 void budget_taps(const model::ModelSpec& spec, const step::Capacity& capacity, const MemoryAsk& ask,
                  MemoryBudget& budget) {
-  budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
-                    !budget.taps.captures_prompts_only;
+  budget.readers.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
+                            !budget.taps.captures_prompts_only;
   const bool reads_features = ask.stage.is_first() && ask.rank.index == 0 &&
                               budget.taps.steering() && budget.taps.capture() &&
                               !budget.taps.captures_prompts_only;
-  budget.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
-  budget.tap_bytes =
-      TapState::device_bytes(capacity) +
-      (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
-  if (budget.feature_bytes > 0) {
+  budget.readers.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
+  budget.tap_bytes = TapState::device_bytes(capacity) +
+                     (budget.readers.has_lens
+                          ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes
+                          : 0);
+  if (budget.readers.feature_bytes > 0) {
     budget.tap_bytes +=
         DeviceFeatureReader::device_bytes(feature_bounds(budget), budget.dtypes.act) +
         ask.taps.reader_bytes;
@@ -319,6 +331,12 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   return budget;
 }
 
+int64_t MemoryBudget::host_tier_bytes() const {
+  const step::RecordParts blocks = step::group_part(kv.groups.size()) - 1;
+  return tiers.plain_records * record_bytes(tiers, blocks) +
+         tiers.stated_records * record_bytes(tiers, blocks | step::kStatePart);
+}
+
 int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {
   // Layers that share KV have one index.
   std::set<std::pair<int32_t, int32_t>> own;
@@ -379,6 +397,7 @@ std::string MemoryBudget::to_table() const {
                             ops::kv_format_name(dtypes.kv)));
   table += groups_text(*this);
   if (!states.empty()) table += line("states", state_bytes(), states_text(states));
+  if (!tiers.empty()) table += line("host tier", host_tier_bytes(), tiers_text(tiers));
   table +=
       line("total", total_bytes(), fmt::format("of {} available", bytes_text(available_bytes)));
   table +=

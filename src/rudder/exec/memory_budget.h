@@ -73,15 +73,18 @@ struct MemoryBudget {
   } draft;
   KvLayout kv;
   step::StatePool states;
+  step::TierCaps tiers = {};  // behind the device: no part of total_bytes()
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   step::DraftCaps drafts = {};  // Capacity::drafts
-  bool has_lens = false;        // captured rows can be read through the head
-  // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
-  int64_t feature_bytes = 0;
+  // What reads captured rows on the device.
+  struct {
+    bool has_lens = false;      // the head
+    int64_t feature_bytes = 0;  // of encoders of dictionaries; 0: the host reads by them
+  } readers;
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
   AdapterRoom adapters = {};
@@ -95,6 +98,7 @@ struct MemoryBudget {
 
   int64_t block_bytes() const { return kv.block_bytes + draft.kv_bytes; }
   int64_t kv_bytes() const { return block_bytes() * num_blocks; }
+  int64_t host_tier_bytes() const;  // of host memory, that of tiers
   int64_t state_bytes() const { return states.bytes * states.count; }
   // That a lone sequence of so many tokens cannot do without.
   int64_t kv_bytes_of(int64_t tokens) const {

@@ -187,11 +187,11 @@ TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
               .reader_bytes = 12345};
   const auto without = plan_memory(spec, dtypes, ask);
   ASSERT_TRUE(without) << without.error().to_string();
-  EXPECT_EQ(without->feature_bytes, 0);
+  EXPECT_EQ(without->readers.feature_bytes, 0);
   ask.taps.feature_bytes = 4 * kMiB;
   const auto with = plan_memory(spec, dtypes, ask);
   ASSERT_TRUE(with) << with.error().to_string();
-  EXPECT_EQ(with->feature_bytes, 4 * kMiB);
+  EXPECT_EQ(with->readers.feature_bytes, 4 * kMiB);
   EXPECT_EQ(with->tap_bytes - without->tap_bytes,
             12345 + DeviceFeatureReader::device_bytes(
                         {.dictionary_bytes = 4 * kMiB,
@@ -201,7 +201,7 @@ TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
   const auto feature_bytes = [&](const MemoryAsk& other) {
     const auto budget = plan_memory(spec, dtypes, other);
     EXPECT_TRUE(budget) << budget.error().to_string();
-    return budget->feature_bytes;
+    return budget->readers.feature_bytes;
   };
   MemoryAsk unsteered = ask;
   unsteered.taps.enable_steering = false;

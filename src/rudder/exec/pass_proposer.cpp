@@ -107,7 +107,8 @@ Result<void> PassProposer::bind(const DraftSite& site) {
   capacity_ = own_capacity(site.capacity, layout.groups);
   passes_ = TreePasses(tree_.tree);
   packer_ = PassPacker(capacity_, group, shift());
-  RUDDER_TRY(const std::vector<ops::KvLayer> kv, allocate_kv(layout, layers(), capacity_, *ops_));
+  RUDDER_TRY(const KvMemory memory, allocate_kv(layout, layers(), capacity_, *ops_));
+  const std::vector<ops::KvLayer>& kv = memory.layers;
   RUDDER_TRY(decoder_,
              make_decoder(site, kv, limits_of(capacity_), num_feedback_rows(capacity_, passes_)));
   RUDDER_TRY(buffers_, StepBuffers::make(*ops_, capacity_, nullptr, StepBuffers::Counts::kNone));

@@ -52,6 +52,12 @@ struct ExecSettings {
     double memory_fraction = 0.5;
     int32_t checkpoint_blocks = 0;
   } states;
+  // Of cached prefixes behind the device.
+  struct Tiers {
+    double host_gib = 0;
+    std::string disk_dir = {};
+    double disk_gib = 0;
+  } tiers;
   struct {
     bool enable = false;
     int32_t max_loras = 1;

@@ -7,13 +7,26 @@
 namespace rudder::fleet {
 namespace {
 
-constexpr std::string_view kMedium = "GPU";  // of all blocks; those of a CPU backend, too
+// vLLM's names. What lies on the device is called so, that of a CPU backend too.
+std::string_view name_of(cache::Medium medium) {
+  switch (medium) {
+    case cache::Medium::kDevice:
+      return "GPU";
+    case cache::Medium::kHost:
+      return "CPU";
+    case cache::Medium::kDisk:
+      return "STORAGE";
+  }
+  return "";
+}
 
 // Events that become one map.
 using Run = std::span<const BlockEvent>;
 
 bool joins(const BlockEvent& last, const BlockEvent& next) {
-  if (last.kind != next.kind || last.group != next.group) return false;
+  if (last.kind != next.kind || last.group != next.group || last.medium != next.medium) {
+    return false;
+  }
   switch (next.kind) {
     case BlockEvent::Kind::kStored:
       return next.has_parent && next.parent == last.hash;
@@ -84,9 +97,9 @@ class BatchEncoder {
     out_.uint(static_cast<uint64_t>(value));
   }
 
-  void medium() {
+  void medium(const Run& run) {
     out_.text("medium");
-    out_.text(kMedium);
+    out_.text(name_of(run.front().medium));
   }
 
   void stored(const Run& run) {
@@ -108,7 +121,7 @@ class BatchEncoder {
     tokens_ = tokens_.subspan(count);
     number("block_size", shape_.block_size);
     nil("lora_id");
-    medium();
+    medium(run);
     nil("lora_name");
     if (of_group == 0) return;
     number("group_idx", run.front().group);
@@ -121,7 +134,7 @@ class BatchEncoder {
     out_.map(4);
     type("BlockRemoved");
     hashes(run);
-    medium();
+    medium(run);
     number("group_idx", run.front().group);
   }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "rudder/cache/block_watcher.h"
+
 namespace rudder::fleet {
 
 // Events of one batch: a step with more becomes several. Consumers have bounds of their own
@@ -18,6 +20,7 @@ struct BlockEvent {
   Kind kind = Kind::kStored;
   bool has_parent = false;  // kStored
   int32_t group = 0;
+  cache::Medium medium = cache::Medium::kDevice;
   uint64_t hash = 0;
   uint64_t parent = 0;  // where it has one
 };

@@ -20,6 +20,7 @@ void EventQueue::stored(const cache::CachedBlock& block) {
   add({.kind = BlockEvent::Kind::kStored,
        .has_parent = block.parent.has_value(),
        .group = block.group,
+       .medium = block.medium,
        .hash = block.hash,
        .parent = block.parent.value_or(0)});
   pending_.tokens.insert(pending_.tokens.end(), block.tokens.begin(), block.tokens.end());
@@ -28,7 +29,10 @@ void EventQueue::stored(const cache::CachedBlock& block) {
 
 void EventQueue::removed(const cache::CachedBlock& block) {
   if (!block.is_public) return;
-  add({.kind = BlockEvent::Kind::kRemoved, .group = block.group, .hash = block.hash});
+  add({.kind = BlockEvent::Kind::kRemoved,
+       .group = block.group,
+       .medium = block.medium,
+       .hash = block.hash});
   counts_.removed.fetch_add(1, std::memory_order_relaxed);
 }
 

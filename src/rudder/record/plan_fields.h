@@ -152,7 +152,9 @@ void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<step::Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, step_multiple, drafts, kv_groups, states, geometry, taps, adapters] = value;
+         max_repeat, step_multiple, drafts, kv_groups, states, tiers, geometry, taps, adapters] =
+      value;
+  static_cast<void>(tiers);          // likewise
   static_cast<void>(adapters);       // no recording has any: apps/ refuses it
   static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
@@ -289,8 +291,9 @@ void fields(Archive& archive, Archived<step::CaptureEdit> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StepPlan> auto& value) {
   auto& [id, slots, seqs, tokens, tap_edits, capture_edits, adapter_edits, copies_before,
-         copies_after, repeat] = value;
+         copies_after, record_copies, repeat] = value;
   static_cast<void>(adapter_edits);  // no recording has any: apps/ refuses it
+  static_cast<void>(record_copies);  // likewise
   archive(id, slots, seqs, tokens, tap_edits, capture_edits, copies_before, copies_after, repeat);
 }
 
@@ -309,10 +312,11 @@ void fields(Archive& archive, Archived<step::SeqResult> auto& value) {
 // Without what it captured: activations are for their consumers.
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StepResult> auto& value) {
-  auto& [id, iteration, seqs, copies_done, device_us, guess_us, from_graph, captured_graph,
-         captured] = value;
+  auto& [id, iteration, seqs, copies_done, records_done, device_us, guess_us, from_graph,
+         captured_graph, captured] = value;
   static_cast<void>(captured);
   static_cast<void>(copies_done);
+  static_cast<void>(records_done);
   archive(id, iteration, seqs, device_us, guess_us, from_graph, captured_graph);
 }
 

@@ -103,6 +103,9 @@ Result<void> check_sequence(const Sequence& sequence, std::span<const StepRecord
     return {};
   }
   const bool is_copying = sequence.state == SequenceState::kCopying;
+  if (!is_copying && sequence.tier.loads_left > 0 && sequence.is_begun()) {
+    return broken(sequence, "runs while records are copied to it");
+  }
   if (is_copying && (!sequence.run.is_copied_to || sequence.run.inflight > 0)) {
     return broken(sequence, "waits for a copy that is not on its way, or runs");
   }

@@ -147,7 +147,7 @@ TEST(PrefixTest, AFullCacheMakesRoomForAdmissions) {
   }
   const SchedStats stats = loop.scheduler().stats();
   EXPECT_GT(stats.blocks_cached, 10);
-  EXPECT_GT(stats.evictions, 100u);
+  EXPECT_GT(stats.cached.evictions, 100u);
   EXPECT_EQ(stats.preemptions, 0u);
 }
 

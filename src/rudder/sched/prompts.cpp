@@ -12,6 +12,7 @@ Prompts::Prompts(const step::Capacity& capacity, const SchedSettings& settings, 
       blocks_(parts.blocks),
       waiting_(parts.waiting),
       running_(parts.running),
+      tiers_(parts.tiers),
       bound_(parts.bound),
       answers_(parts.answers),
       overtaking_(parts.blocks, parts.answers) {}

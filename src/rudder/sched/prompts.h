@@ -19,6 +19,7 @@
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
 #include "rudder/sched/step_builder.h"
+#include "rudder/sched/tiers.h"
 #include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 
@@ -31,6 +32,7 @@ class Prompts {
     Blocks& blocks;
     WaitingLines& waiting;
     Running& running;
+    Tiers& tiers;
     PromptBound& bound;
     const AnswerLength& answers;
   };
@@ -65,7 +67,8 @@ class Prompts {
   void plan_chunk(StepBuilder& builder, Sequence& sequence);
   bool may_admit(const StepBuilder& builder, bool goes_past = false) const;
   Admission admit(StepBuilder& builder, Sequence& sequence);
-  void begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match);
+  void begin(StepBuilder& builder, Sequence& sequence, cache::Match match,
+             const Tiers::Reach& reach);
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from);
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   bool computes(Sequence& other, Sequence& sequence, int32_t i) const;
@@ -85,6 +88,7 @@ class Prompts {
   Blocks& blocks_;
   WaitingLines& waiting_;
   Running& running_;
+  Tiers& tiers_;
   PromptBound& bound_;
   const AnswerLength& answers_;
 

@@ -101,14 +101,16 @@ bool Prompts::may_admit(const StepBuilder& builder, bool goes_past) const {
 // as it may.
 Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const cache::Match match = blocks_.find_cached(sequence, &matched_);
-  const int32_t num_cached = match.num_blocks * blocks_.block_size();
+  int32_t num_cached = match.num_blocks * blocks_.block_size();
   if (match.num_blocks < blocks_.max_match(sequence) && sequence.wait.held_steps < kMaxHeldSteps &&
       is_being_computed(sequence, match.num_blocks)) {
     ++sequence.wait.held_steps;
     return Admission::kHeld;
   }
+  const Tiers::Reach reach = tiers_.find(sequence, match, matched_);
+  num_cached += reach.size() * blocks_.block_size();
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
-  if (!running_.empty()) {
+  if (!running_.all().empty()) {
     const bool goes_past = overtaking_.goes_past(sequence);
     const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
     const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
@@ -124,17 +126,24 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
       return Admission::kNoRoom;
     }
   }
-  if (max_chunk(builder, sequence, num_cached) == 0) {
+  if (reach.empty() && max_chunk(builder, sequence, num_cached) == 0) {
     return Admission::kNoTime;  // the step takes as long as it may
   }
-  begin(builder, sequence, match);
+  // While copies to other tiers hold blocks, even a lone sequence may find none.
+  const int32_t left = blocks_.num_available() - blocks_.cache().count_refs(matched_, 0);
+  const bool has_room =
+      blocks_.has_state_for(match) && (!reach.empty() || left >= blocks_.num_groups());
+  if (running_.all().empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
+  begin(builder, sequence, match, reach);
   return Admission::kAdmitted;
 }
 
 // Takes the sequence out of its line and gives it the cached blocks of its prefix (matched_), a
-// slot and its first chunk; a sequence whose state has to be copied first gets its chunk once the
-// copy is done.
-void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match) {
+// slot and its first chunk; a sequence whose state, or what it reaches in other tiers, has to be
+// copied first gets its chunk once the copy is done.
+void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match,
+                    const Tiers::Reach& reach) {
+  if (!reach.empty()) match.checkpoint = cache::kNoState;  // its state comes with the last record
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
   waiting_.dequeue(sequence);
@@ -150,6 +159,8 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
   sequence.tables = matched_;
   blocks_.reserve(sequence);
   sequence.draft.drop();
+  blocks_.give_state(sequence, match, builder.plan());
+  tiers_.begin(sequence, reach, builder.plan());
   if (!sequence.wait.was_planned) {
     sequence.wait.was_planned = true;
     sequence.wait.cached_prompt_tokens = num_cached;
@@ -158,8 +169,7 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
     prefix_unstated_ += static_cast<uint64_t>(match.without_states * blocks_.block_size());
     first_planned_.push_back(sequence.id);
   }
-  blocks_.give_state(sequence, match, builder.plan());
-  running_.begin(sequence, num_cached, builder.plan());
+  running_.begin(sequence, num_cached + reach.size() * blocks_.block_size(), builder.plan());
   if (sequence.state != SequenceState::kCopying) {
     const int32_t chunk =
         running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
@@ -211,7 +221,7 @@ bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
   const int64_t num_tokens = std::ssize(other.tokens);
   const bool will_compute =
       other.is_begun() ? num_tokens >= end_of(i) : other.run.planned_len >= end_of(i);
-  return will_compute && other.run.computed_len < end_of(i) && num_tokens >= end_of(i) &&
+  return will_compute && other.known_len() < end_of(i) && num_tokens >= end_of(i) &&
          cache.key(other.chain, other.tokens, i) == cache.key(sequence.chain, sequence.tokens, i);
 }
 

@@ -25,8 +25,10 @@ void Running::begin(Sequence& sequence, int32_t num_cached, step::StepPlan& plan
   sequence.run.begin(num_cached);
   const bool is_copied_to = capacity_.states.slow_copies && !plan.copies_before.empty() &&
                             plan.copies_before.back().to == step::state_ref(sequence.object);
-  const bool waits = is_copied_to && !RUDDER_MUTANT(kStepsWhileCopying);
+  const bool is_loaded = sequence.tier.loads_left > 0;
+  const bool waits = (is_copied_to || is_loaded) && !RUDDER_MUTANT(kStepsWhileCopying);
   if (is_copied_to) copies_.begin(sequence);
+  if (is_loaded) sequence.run.is_copied_to = true;
   sequence.state = waits ? SequenceState::kCopying : SequenceState::kRunning;
   ++num_running_;
   sequences_.insert(std::ranges::upper_bound(sequences_, &sequence, ByRank{}), &sequence);
@@ -112,11 +114,22 @@ bool Running::publish_blocks(const StepRecord& record, size_t index, const step:
   return true;
 }
 
+// One whose records failed to come only waits again: it had not run.
 void Running::preempt(Sequence& sequence) {
+  if (!sequence.tier.has_failed) ++preemptions_;
   sequence.state = SequenceState::kPreempting;
   --num_running_;
-  ++preemptions_;
   release_if_idle(sequence);
+}
+
+void Running::end_load(Sequence& sequence) {
+  if (sequence.state == SequenceState::kCopying && sequence.tier.has_failed) {
+    preempt(sequence);
+  } else if (sequence.state == SequenceState::kCopying) {
+    sequence.state = SequenceState::kRunning;
+    blocks_.cache().publish(sequence.chain, sequence.tokens, sequence.tables,
+                            sequence.run.computed_len);
+  }
 }
 
 void Running::preempt_all() {
@@ -129,6 +142,9 @@ void Running::retire(Sequence& sequence) {
   sequence.state = SequenceState::kRetiring;
   if (sequence.run.is_copied_to && RUDDER_MUTANT(kFreedWhileCopying)) {
     blocks_.take_state_back(sequence);
+  }
+  if (sequence.tier.loads_left > 0 && RUDDER_MUTANT(kFreedWhileLoading)) {
+    blocks_.cache().release(sequence.chain, sequence.tables);
   }
   if (RUDDER_MUTANT(kFreeInFlight)) blocks_.cache().release(sequence.chain, sequence.tables);
 }
@@ -164,6 +180,7 @@ void Running::release(Sequence& sequence) {
   blocks_.take_state_back(sequence);
   sequence.run.end();
   sequence.draft.end();
+  sequence.tier.end();
   slots_.give_back(sequence.run.slot);
   sequences_.erase(std::ranges::find(sequences_, &sequence));
 }

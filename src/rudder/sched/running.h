@@ -32,7 +32,6 @@ class Running {
 
   // Those that hold a slot, by rank; retiring and preempting ones too.
   std::span<Sequence* const> all() const { return sequences_; }
-  bool empty() const { return sequences_.empty(); }
   int32_t size() const { return static_cast<int32_t>(sequences_.size()); }
   int32_t num_running() const { return num_running_; }  // of all, not ending
   uint64_t preemptions() const { return preemptions_; }
@@ -64,6 +63,9 @@ class Running {
   // It has ended, or was finished: it is in no further plan.
   void retire(Sequence& sequence);
   void preempt_all();
+  // The records that were copied to it are there: it runs from now on, and others share them; or
+  // some failed, then it gives everything back and waits again.
+  void end_load(Sequence& sequence);
   // Gives slot and blocks back once no step in flight names it. True: it is to be forgotten.
   bool release_if_idle(Sequence& sequence);
   // The executor is dead: gives everything back, whatever is in flight.

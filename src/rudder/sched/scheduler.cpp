@@ -46,6 +46,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
                                             capacity.num_blocks, capacity.max_seq_len)),
       blocks_(capacity_, settings_),
       waiting_(blocks_),
+      tiers_(capacity_, settings_, blocks_),
       pace_(capacity_, settings_,
             settings.pace_drafts && capacity.drafts.max_draft > 0 &&
                 (capacity.drafts.guesses || proposer != nullptr)),
@@ -56,6 +57,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
                {.blocks = blocks_,
                 .waiting = waiting_,
                 .running = running_,
+                .tiers = tiers_,
                 .bound = pace_.bound(),
                 .answers = pace_.answers()}) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
@@ -159,11 +161,12 @@ void Scheduler::commit_trial(const step::StepResult& result) {
 
 std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   prompts_.clear_first_planned();
-  constrained_.clear();
+  lists_.constrained.clear();
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   const bool has_waited = std::exchange(is_holding_, false);
-  if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
+  if (running_.all().empty() && waiting_.empty() && !has_edits && !tiers_.wants_plan())
+    return nullptr;
   is_holding_ = drafts_.holds(in_flight_);
   if (is_holding_) return nullptr;
   waiting_.promote_starved(settings_.max_wait_steps);
@@ -181,14 +184,16 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
                       .spare = spare_,
                       .drafts = drafts_,
                       .blocks = blocks_,
-                      .constrained = constrained_,
+                      .constrained = lists_.constrained,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .guess_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
   running_.plan_decodes(builder);
   prompts_.plan(builder);
-  const bool waits = in_flight_.empty() && copies_.size() > 0;
-  if (plan->seqs.empty() && plan->copies_before.empty() && !waits) {
+  tiers_.plan(*plan);
+  const bool waits = in_flight_.empty() && (copies_.size() > 0 || tiers_.size() > 0);
+  const bool copies = !plan->copies_before.empty() || !plan->record_copies.empty();
+  if (plan->seqs.empty() && !copies && !waits) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
     if (!has_edits) {
       spare_.give_back(std::move(record));
@@ -226,7 +231,7 @@ void Scheduler::note_planned(StepRecord record, const StepShape& shape) {
 }
 
 const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
-  for (ConstrainedSequence& constrained : constrained_) {
+  for (ConstrainedSequence& constrained : lists_.constrained) {
     const auto sequence = sequences_.find(constrained.id);
     if (sequence == sequences_.end()) {
       constrained.takes_guess = false;
@@ -234,7 +239,7 @@ const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
       fill_in_guess(*sequence->second, &constrained);
     }
   }
-  return constrained_;
+  return lists_.constrained;
 }
 
 void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
@@ -248,17 +253,24 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
   pace_.note_iteration(shape, result.device_us);
+  tiers_.note_step(shape, result.device_us);
   ++record.committed;
-  captured_sequences_.clear();
+  lists_.captured.clear();
   while (Sequence* copied = copies_.take_done(result.copies_done)) {
     blocks_.end_restore(*copied);
     forget_if_idle(*copied);
+  }
+  for (const step::RecordDone& done : result.records_done) {
+    if (Sequence* const loaded = tiers_.take_done(done)) {
+      running_.end_load(*loaded);
+      forget_if_idle(*loaded);
+    }
   }
   for (size_t i = 0; i < num_sequences; ++i) {
     const Sequence& sequence = *record.sequences[i];
     const bool late = sequence.state == SequenceState::kRetiring;
     if (!record.plan->seqs[i].captures.empty() && !late && !result.seqs[i].masked) {
-      captured_sequences_.push_back({.seq = static_cast<int32_t>(i), .id = sequence.id});
+      lists_.captured.push_back({.seq = static_cast<int32_t>(i), .id = sequence.id});
     }
     commit_sequence(record, i, result.seqs[i], out);
   }
@@ -285,7 +297,9 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
   if (late) ++counters_.late_results;
   const bool takes_tokens = !late || RUDDER_MUTANT(kLateTokenKept);
   if (takes_tokens) take_tokens(record, index, result, num_draft, accepted);
+  if (result.end == step::SeqEnd::kNumerical) tiers_.distrust(sequence);
   running_.publish(record, index, result, accepted);
+  tiers_.note_shared(sequence);
   const bool ended = result.end != step::SeqEnd::kNone;
   if (takes_tokens && (ended || !result.tokens.empty() || !result.scores.empty())) {
     out->push_back(
@@ -296,6 +310,8 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
          .scores = result.scores,
          .end = result.end,
          .cached_tokens = sequence.wait.cached_prompt_tokens,
+         .cached_host_tokens = sequence.wait.cached_host_tokens,
+         .cached_disk_tokens = sequence.wait.cached_disk_tokens,
          .clipped_samples = result.clipped_samples,
          .num_draft = num_draft,
          .num_accepted = accepted});
@@ -338,6 +354,13 @@ void Scheduler::start_afresh(const std::string* identity) {
   std::vector<cache::Chain*> chains;
   for (const auto& [id, sequence] : sequences_) chains.push_back(&sequence->chain);
   blocks_.cache().forget_all(identity, chains);
+  tiers_.note_cleared();
+  if (identity != nullptr) tiers_.leave_files();
+}
+
+void Scheduler::reset_prefix_cache() {
+  blocks_.cache().forget_all();
+  tiers_.forget_all();
 }
 
 void Scheduler::drop_all() {
@@ -345,6 +368,7 @@ void Scheduler::drop_all() {
     for (const Checkpoint& made : record.checkpoints) blocks_.cache().release_state(made.state);
   }
   in_flight_.clear();
+  tiers_.drop_all();
   blocks_.cache().forget_all();
   for (const auto& [id, sequence] : sequences_) drafts_.end(*sequence);
   running_.drop_all();
@@ -362,13 +386,14 @@ SchedStats Scheduler::stats() const {
   stats.num_retiring = running_.size() - running_.num_running();
   stats.waiting_tokens = waiting_.num_tokens();
   stats.steps_in_flight = steps_in_flight();
-  stats.states.copies_in_flight = copies_.size();
+  stats.states.copies_in_flight = copies_.size() + tiers_.size();
+  tiers_.add_to(&stats);
   const cache::BlockPool& pool = blocks_.cache().pool();
   stats.num_blocks = pool.num_blocks();
   stats.blocks_in_use = pool.num_in_use();
   stats.blocks_cached = pool.num_cached();
   stats.blocks_free = pool.num_free();
-  stats.evictions = blocks_.cache().evictions();
+  stats.cached.evictions = blocks_.cache().evictions();
   return stats;
 }
 
@@ -392,6 +417,12 @@ Result<void> Scheduler::check_integrity() const {
   for (const StepRecord& record : in_flight_) {
     for (const Checkpoint& made : record.checkpoints) states.push_back(made.state);
   }
+  const std::vector<cache::NodeObjects> stored = tiers_.held();
+  for (const cache::NodeObjects& objects : stored) {
+    tables.emplace_back(objects.blocks);
+    if (objects.checkpoint != cache::kNoState) states.push_back(objects.checkpoint);
+  }
+  RUDDER_TRY_VOID(tiers_.check());
   RUDDER_TRY_VOID(check_counts(in_flight_, sequences));
   return blocks_.cache().check(tables, states);
 }

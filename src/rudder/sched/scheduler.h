@@ -6,8 +6,9 @@
 // It owns every sequence and the steps in flight, and asks four objects in turn. Drafts says what
 // is guessed and verified, and whether the step waits for that; Running says what decodes, and
 // gives slots and blocks back; Prompts says which prompts run and who is admitted; Pace says what
-// steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, and Copies, for
-// which sequences wait. StepBuilder writes what the four choose into the plan.
+// steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, Copies, for which
+// sequences wait, and Tiers, where cached prefixes lie behind the device. StepBuilder writes what
+// the four choose into the plan.
 //
 // The caller's loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch
 // it; then collect the oldest iteration and commit it. A sequence ends in commit() (the output's
@@ -34,6 +35,7 @@
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
 #include "rudder/sched/step_record.h"
+#include "rudder/sched/tiers.h"
 #include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
@@ -88,7 +90,7 @@ class Scheduler {
 
   // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
-  const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
+  const std::vector<ConstrainedSequence>& constrained() const { return lists_.constrained; }
   // The same behind the commits of all steps in front of it: what guesses they take is known, and
   // they have them.
   const std::vector<ConstrainedSequence>& learn_drafts();
@@ -99,14 +101,15 @@ class Scheduler {
 
   // Sequences of the last committed step whose captured tokens count: not those that were late
   // or masked.
-  const std::vector<CapturedSequence>& captured_sequences() const { return captured_sequences_; }
+  const std::vector<CapturedSequence>& captured_sequences() const { return lists_.captured; }
 
   // Some sequence has neither ended nor been finished, or a copy is on its way.
   bool has_work() const {
-    return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0;
+    return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0 ||
+           tiers_.wants_plan();
   }
-  // No sequence, no step in flight: every block is free or cached.
-  bool idle() const { return sequences_.empty() && in_flight_.empty(); }
+  // No sequence, no step and no copy in flight: every block is free or cached.
+  bool idle() const { return sequences_.empty() && in_flight_.empty() && tiers_.size() == 0; }
   int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
   int32_t iterations_in_flight() const;
 
@@ -117,12 +120,12 @@ class Scheduler {
   // `identity` keys of prefix blocks are those of that model from now on.
   void start_afresh(const std::string* identity = nullptr);
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
-  void reset_prefix_cache() { blocks_.cache().forget_all(); }
+  void reset_prefix_cache();
+  // Where cached prefixes lie: what was stored before, who was told of them, whether any is copied.
+  Tiers& tiers() { return tiers_; }
 
   SchedStats stats() const;
   int32_t max_running() const { return settings_.max_num_seqs; }  // any thread
-  // What the watcher of the prefix cache was told of and is still there.
-  std::vector<cache::CachedBlock> watched_blocks() const { return blocks_.cache().watched(); }
 
   // Recomputes every invariant of docs/contracts/kv.md from the sequences; O(blocks + tokens).
   // Names the first that does not hold. For the simulator and for debugging.
@@ -145,6 +148,7 @@ class Scheduler {
   Blocks blocks_;
   WaitingLines waiting_;
   Copies copies_;
+  Tiers tiers_;
   Pace pace_;
   Running running_;
   Drafts drafts_;
@@ -157,8 +161,11 @@ class Scheduler {
   StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   bool is_holding_ = false;  // the last plan() gave none, for the sake of drafts
-  std::vector<ConstrainedSequence> constrained_;
-  std::vector<CapturedSequence> captured_sequences_;
+  struct Lists {
+    std::vector<ConstrainedSequence> constrained;  // of the last plan
+    std::vector<CapturedSequence> captured;        // of the last commit
+  };
+  Lists lists_;
   SchedStats counters_;  // those of steps and tokens
 };
 

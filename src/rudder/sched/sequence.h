@@ -72,6 +72,8 @@ struct SequenceOutput {
   std::span<const step::TokenLogprobs> scores;
   step::SeqEnd end = step::SeqEnd::kNone;  // else this is the sequence's last output
   int32_t cached_tokens = 0;               // of the prompt, found in the prefix cache
+  int32_t cached_host_tokens = 0;          // of these, in host memory
+  int32_t cached_disk_tokens = 0;          // and in files
   int64_t clipped_samples = 0;             // of the prompt's scores, with its first token
   int32_t num_draft = 0;                   // tokens that were guessed for this step
   int32_t num_accepted = 0;                // of them, those that were right

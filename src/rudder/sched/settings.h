@@ -35,6 +35,10 @@ struct SchedSettings {
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
   int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1
+  // Where there are tiers: a block is stored there once so many sequences have had it.
+  int32_t store_uses = 2;
+  // What lies there is fetched only where that was seen to take less time than computing it.
+  bool weighs_fetches = true;
   cache::BlockWatcher* block_watcher = nullptr;  // of the prefix cache; null: none
   // Bounds starvation: a sequence that has waited this many steps goes before all that have not, of
   // any priority.

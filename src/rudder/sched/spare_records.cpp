@@ -29,6 +29,7 @@ void SpareRecords::give_back(StepRecord record) {
   plan.adapter_edits.clear();
   plan.copies_before.clear();
   plan.copies_after.clear();
+  plan.record_copies.clear();
   plan.repeat = 1;
   record.sequences.clear();
   record.checkpoints.clear();

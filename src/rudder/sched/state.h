@@ -37,6 +37,8 @@ struct WaitState {
   bool gave_way = false;             // the last turn of its tenant's prompts was the others'
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
+  int32_t cached_host_tokens = 0;    // of them, in host memory
+  int32_t cached_disk_tokens = 0;    // and in files
 };
 
 // What Running keeps of a sequence: its slot, and how far it has come.
@@ -109,6 +111,29 @@ struct DraftState {
   }
 };
 
+// What Tiers keeps of a sequence.
+struct TierWork {
+  int32_t declined = 0;  // tokens that were found last, and take less time to compute
+  // Its shared blocks that were noted, and the node of the last of them.
+  int32_t noted = 0;
+  cache::NodeRef node;
+  // Of the records that are copied to it: those on their way, its tokens in front of them, and by
+  // tier the tokens that they have.
+  int32_t loads_left = 0;
+  int32_t loaded_from = 0;
+  bool is_first = false;  // of its first admission: they count as hits
+  bool has_failed = false;
+  int32_t host_tokens = 0;
+  int32_t disk_tokens = 0;
+
+  // Its blocks are given back.
+  void end() {
+    has_failed = false;
+    noted = 0;
+    node = {};
+  }
+};
+
 struct Sequence {
   SequenceId id;
   SequenceState state = SequenceState::kWaiting;
@@ -133,11 +158,17 @@ struct Sequence {
   WaitState wait;
   RunState run;
   DraftState draft;
+  TierWork tier;
 
   // Tokens once every step in flight has run: position of the next token to be sampled, or with
   // drafts in flight the last that this may be.
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + run.samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
+  // Tokens whose KV is there for others to share, or soon will be without being computed.
+  int32_t known_len() const {
+    const bool is_loading = state == SequenceState::kCopying && tier.loads_left > 0;
+    return is_loading ? tier.loaded_from : run.computed_len;
+  }
   int32_t uncomputed() const { return future_len() - run.planned_len; }
   // It has a seat: it was begun, and neither preempted nor ended since.
   bool is_begun() const {

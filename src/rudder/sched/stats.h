@@ -8,11 +8,35 @@ namespace rudder::sched {
 
 // Of what sequences keep besides blocks.
 struct StateStats {
-  int32_t copies_in_flight = 0;  // gauge: to states, which outlast their steps
+  int32_t copies_in_flight = 0;  // gauge: that outlast their steps, those of records too
   uint64_t checkpoints = 0;      // planned
   // What SchedStats::prefix_hits were if no state were needed to go on from a prefix; as many where
   // there are none.
   uint64_t hits_without = 0;
+};
+
+// Of cached prefixes behind the device, all 0 where there are no tiers. Hits are tokens of prompts.
+struct TierStats {
+  bool exist = false;
+  int32_t host_records = 0;  // gauges
+  int32_t disk_records = 0;
+  int64_t disk_bytes = 0;
+  uint64_t host_hits = 0;
+  uint64_t disk_hits = 0;
+  uint64_t host_stored = 0;  // records
+  uint64_t disk_stored = 0;
+  uint64_t host_evictions = 0;
+  uint64_t disk_evictions = 0;
+  uint64_t bad_records = 0;       // not what they should be: misses
+  uint64_t failed_loads = 0;      // of sequences, which then were computed
+  uint64_t failed_writes = 0;     // of files
+  uint64_t computed_instead = 0;  // tokens that were there, and that computing takes less time for
+};
+
+// Of the prefix cache.
+struct CacheStats {
+  uint64_t evictions = 0;  // cached blocks given to another use
+  TierStats tiers = {};
 };
 
 struct SchedStats {
@@ -39,7 +63,7 @@ struct SchedStats {
   uint64_t prefix_hits = 0;     // of them found
   uint64_t overtakes = 0;       // small prompts begun past a large one that waited for blocks
   StateStats states = {};
-  uint64_t evictions = 0;     // cached blocks given to another use
+  CacheStats cached = {};
   uint64_t late_results = 0;  // in flight when their sequence ended
   // Of accepted_tokens, those that were first in their draft, second, and so on; empty
   // where there are no drafts.

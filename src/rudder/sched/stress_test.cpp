@@ -19,6 +19,10 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.prefix_hits, 10'000u);
   EXPECT_GT(totals.evictions, 10'000u);
   EXPECT_GT(totals.windowed_hits, 100u);
+  EXPECT_GT(totals.host_hits, 1'000u);
+  EXPECT_GT(totals.disk_hits, 200u);
+  EXPECT_GT(totals.bad_records, 100u);
+  EXPECT_GT(totals.failed_loads, 10u);
   EXPECT_GT(totals.late_results, 1'000u);
   EXPECT_GT(totals.sequences, 10'000u);
   EXPECT_GT(totals.blocks_told, 50'000u);

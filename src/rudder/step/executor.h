@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/step/cache_objects.h"
 #include "rudder/step/draft_caps.h"
 #include "rudder/step/kv_groups.h"
 #include "rudder/step/plan.h"
+#include "rudder/step/records.h"
 #include "rudder/step/result.h"
 
 namespace rudder::step {
@@ -34,6 +36,7 @@ struct Capacity {
   DraftCaps drafts = {};        // that it verifies, and guesses
   KvGroups kv_groups = {};      // how layers keep KV
   StatePool states = {};        // what they keep of a sequence besides
+  TierCaps tiers = {};          // where cached prefixes lie behind the device
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
   lora::TableSize adapters = {};  // empty: it has no adapters
@@ -74,6 +77,9 @@ class Executor {
   virtual bool wants_fresh_start() const { return false; }
   virtual bool has_fresh_starts() const { return false; }  // it may come to want one
   virtual void start_afresh() {}
+
+  // Of the records that lay in files when it was made, oldest use first. Called once.
+  virtual std::vector<StoredRecord> take_stored() { return {}; }
 
   // Nothing of it runs any more when this returns: of executors that read each other's memory all
   // stop before the first is destroyed. Only the destructor is called after it.

@@ -14,6 +14,7 @@
 #include "rudder/step/cache_objects.h"
 #include "rudder/step/draft_tree.h"
 #include "rudder/step/ids.h"
+#include "rudder/step/records.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/program.h"
@@ -164,6 +165,9 @@ struct StepPlan {
   // last write.
   std::vector<ObjectCopy> copies_before = {};
   std::vector<ObjectCopy> copies_after = {};
+  // Of records, begun in any order once the step is launched, beside it and those that follow:
+  // StepResult::records_done says which are done.
+  std::vector<RecordCopy> record_copies = {};
   // Iterations of the step. After the first, each sequence runs again on the token that it has just
   // sampled, one position further, until it ends. Above 1 only where every sequence is a single
   // token that wants logits and is neither drafted for, captured nor constrained; its append_blocks

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rudder/step/ids.h"
+#include "rudder/step/records.h"
 #include "rudder/tap/capture.h"
 
 namespace rudder::step {
@@ -51,6 +52,9 @@ struct StepResult {
   // Where StatePool::slow_copies: so many of StepPlan.copies_before, of all plans in their order,
   // are done.
   int64_t copies_done = 0;
+  // Of StepPlan.record_copies of this and earlier plans, those that no result has told of. Behind a
+  // plan of nothing, while any is on its way, at least one.
+  std::vector<RecordDone> records_done = {};
   int64_t device_us = 0;        // time the device spent on it; 0 where it is not known well
   int64_t guess_us = 0;         // time behind it that guesses took; 0 likewise
   bool from_graph = false;      // replayed from a captured graph, not run op by op

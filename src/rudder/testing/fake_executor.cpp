@@ -28,6 +28,9 @@ FakeExecutor::FakeExecutor(FakeOptions options)
       block_uses_(static_cast<size_t>(options_.capacity.num_blocks)),
       states_(static_cast<size_t>(options_.capacity.states.count)),
       state_uses_(states_.size()),
+      placements_(static_cast<size_t>(options_.capacity.tiers.plain_records +
+                                      options_.capacity.tiers.stated_records)),
+      files_(options_.files != nullptr ? options_.files : std::make_shared<FakeFiles>()),
       taps_(options_.capacity) {
   if (options_.capacity.drafts.guesses) {
     proposer_.emplace(options_.capacity, options_.seed, options_.guess_odds);
@@ -65,6 +68,7 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
     step.unsure.push_back(drafts_in_flight(work.slot, work.generation));
   }
   if (options_.capacity.states.slow_copies) begin_slow_copies(*plan);
+  begin_records(*plan);
   step.plan = std::move(plan);
   run_some();
   return step::Ticket{id};
@@ -113,6 +117,10 @@ Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
   }
   step::StepResult result = std::move(step.results[static_cast<size_t>(step.collected)]);
   copies_told_ = result.copies_done;
+  for (const step::RecordDone& done : result.records_done) {
+    count_record(untold_.at(done.id), -1);
+    untold_.erase(done.id);
+  }
   if (options_.differ_at != 0 && ticket.id >= options_.differ_at && !has_differed_) {
     const auto told = std::ranges::find_if(
         result.seqs, [](const step::SeqResult& seq) { return !seq.tokens.empty(); });
@@ -202,6 +210,7 @@ void FakeExecutor::run(InFlight& step) {
   if (iteration + 1 == step.plan->repeat) {
     end_slow_copies(*step.plan);
     copy_states(step.plan->copies_after);
+    end_records(*step.plan, &result);
   }
   result.copies_done = copies_done_;
   result.captured = taps_.take_captured();

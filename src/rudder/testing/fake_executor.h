@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,35 @@
 #include "rudder/testing/virtual_clock.h"
 
 namespace rudder::testing {
+
+// Cells of KV and states as FakeExecutor keeps them, and what lies in files of them.
+struct FakeCell {
+  int32_t token = -1;
+  int32_t row = -1;  // the token whose rows lie beside it, for what guesses
+  int32_t position = -1;
+  int32_t group = -1;
+  uint64_t before_hash = 0;  // of all tokens before this one, when it was written
+  uint64_t prefix_hash = 0;  // of those and this one, with the program that it ran
+  bool poisoned = false;     // written by a sequence that ended kNumerical
+};
+// What stands in for the object of a sequence: which tokens it is of.
+struct FakeState {
+  int32_t len = 0;
+  uint64_t hash = kEmptyPrefixHash;  // of all of them
+  bool poisoned = false;
+
+  bool operator==(const FakeState&) const = default;
+};
+struct FakeRecord {
+  step::RecordKey key;
+  step::RecordParts parts = 0;
+  std::vector<std::vector<FakeCell>> cells;  // by group
+  FakeState state;
+  bool is_bad = false;  // as its checksum says
+};
+struct FakeFiles {
+  std::map<std::pair<uint64_t, uint64_t>, FakeRecord> records;
+};
 
 struct FakeOptions {
   step::Capacity capacity = {.num_slots = 64,
@@ -55,6 +85,12 @@ struct FakeOptions {
   // Where the capacity has slow copies: each is done at most so many steps behind its own.
   int32_t copy_steps = 0;
 
+  // Where the capacity has tiers: each copy of a record is done at most so many steps behind its
+  // own, and one in so many records goes bad (0: none), of files also one in so many writes fails.
+  int32_t record_steps = 0;
+  int32_t bad_record_in = 0;
+  std::shared_ptr<FakeFiles> files = {};  // what lies in them; null: of its own
+
   bool loses_rows = false;  // captured rows find no buffer
 
   // Where the capacity guesses: how long each of the tokens of a step's longest guess takes, and
@@ -78,6 +114,7 @@ class FakeExecutor final : public step::Executor {
   explicit FakeExecutor(FakeOptions options);
 
   step::Capacity capacity() const override { return options_.capacity; }
+  std::vector<step::StoredRecord> take_stored() override;
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
@@ -95,23 +132,8 @@ class FakeExecutor final : public step::Executor {
   uint64_t windowed_hits() const { return windowed_hits_; }
 
  private:
-  struct Cell {
-    int32_t token = -1;
-    int32_t row = -1;  // the token whose rows lie beside it, for what guesses
-    int32_t position = -1;
-    int32_t group = -1;
-    uint64_t before_hash = 0;  // of all tokens before this one, when it was written
-    uint64_t prefix_hash = 0;  // of those and this one, with the program that it ran
-    bool poisoned = false;     // written by a sequence that ended kNumerical
-  };
-  // What stands in for the object of a sequence: which tokens it is of.
-  struct State {
-    int32_t len = 0;
-    uint64_t hash = kEmptyPrefixHash;  // of all of them
-    bool poisoned = false;
-
-    bool operator==(const State&) const = default;
-  };
+  using Cell = FakeCell;
+  using State = FakeState;
   // State as of the last step that ran.
   struct Reading {  // of the last controlled token
     int32_t position = -1;
@@ -151,6 +173,7 @@ class FakeExecutor final : public step::Executor {
     step::StepId last_write = 0;
     int64_t last_copy = 0;     // the slow copy, counted from 1, that reads or writes it
     int64_t last_copy_to = 0;  // and that writes it
+    int32_t records = 0;       // copies of records that read or write it
   };
   struct SlowCopy {
     step::ObjectCopy copy;
@@ -161,6 +184,12 @@ class FakeExecutor final : public step::Executor {
     step::StepId last_use = 0;  // the last launched step with a sequence that reads or writes it
     step::StepId last_write = 0;
     int32_t last_write_iteration = 0;
+    int32_t records = 0;     // copies of records that read or write it, as far as results tell
+    int32_t records_to = 0;  // of these, those that write it
+  };
+  struct RecordWork {
+    step::RecordCopy copy;
+    step::StepId due = 0;
   };
   struct InFlight {
     std::shared_ptr<const step::StepPlan> plan;
@@ -210,7 +239,15 @@ class FakeExecutor final : public step::Executor {
   void copy_states(std::span<const step::ObjectCopy> copies);
   void begin_slow_copies(const step::StepPlan& plan);
   void end_slow_copies(const step::StepPlan& plan);
-  bool is_copied(const StateUse& use) const { return use.last_copy > copies_told_; }
+  bool is_copied(const StateUse& use) const {
+    return use.last_copy > copies_told_ || use.records > 0;
+  }
+  void check_records(const step::StepPlan& plan);
+  void count_record(const step::RecordCopy& copy, int32_t by);
+  void begin_records(const step::StepPlan& plan);
+  void end_records(const step::StepPlan& plan, step::StepResult* result);
+  step::RecordDone run_record(const step::RecordCopy& copy);
+  bool take_record(const step::RecordCopy& copy, const FakeRecord& record);
   void advance_state(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
                      uint64_t context_hash);
   // Hash of the tokens found through the slot's tables before work.kv_len.
@@ -240,7 +277,11 @@ class FakeExecutor final : public step::Executor {
   std::deque<SlowCopy> slow_copies_;  // that are not done
   int64_t copies_begun_ = 0;          // slow ones
   int64_t copies_done_ = 0;
-  int64_t copies_told_ = 0;  // by results that were collected
+  int64_t copies_told_ = 0;                     // by results that were collected
+  std::vector<RecordWork> record_work_;         // that is not done
+  std::map<int64_t, step::RecordCopy> untold_;  // that no result was collected of
+  std::vector<FakeRecord> placements_;          // of host memory
+  std::shared_ptr<FakeFiles> files_;
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;
   std::optional<FakeProposer> proposer_;  // where the capacity guesses

@@ -23,7 +23,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   }
   // Of several ranks one may have told of a copy that another has not done: then none is told of.
   const bool may_wait = capacity.states.slow_copies && in_flight_.empty() && copies_begun_ > 0;
-  const bool has_copies = !plan.copies_before.empty() || may_wait;
+  const bool awaits_record = in_flight_.empty() && !untold_.empty();
+  const bool has_copies =
+      !plan.copies_before.empty() || !plan.record_copies.empty() || may_wait || awaits_record;
   const bool is_empty =
       plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty() && !has_copies;
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
@@ -34,6 +36,7 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   }
   for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
   check_copies_before(plan);
+  check_records(plan);
   for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
   check_copies_after(plan);
   most_decodes_ = std::max(most_decodes_, std::ranges::count(plan.seqs, step::TokenSource::kCarry,
@@ -255,10 +258,10 @@ void FakeExecutor::append_blocks(const step::StepPlan& plan, const step::SeqWork
         violation(fmt::format("step {}: block {} does not exist", plan.id, block));
         continue;
       }
-      const step::StepId user = block_uses_[static_cast<size_t>(block)].last_use;
-      if (user > last_collected_) {
-        violation(fmt::format("step {}: slot {} gets block {}, which step {} still uses", plan.id,
-                              work.slot.value, block, user));
+      const BlockUse& use = block_uses_[static_cast<size_t>(block)];
+      if (use.last_use > last_collected_ || use.records > 0) {
+        violation(fmt::format("step {}: slot {} gets block {}, which step {} or a copy still uses",
+                              plan.id, work.slot.value, block, use.last_use));
       }
       slot.blocks[g].push_back(block);
     }
@@ -283,6 +286,10 @@ void FakeExecutor::note_use(const step::StepPlan& plan, const step::SeqWork& wor
       }
       BlockUse& use = block_uses_[static_cast<size_t>(block)];
       use.last_use = plan.id;
+      if (use.records_to > 0) {
+        violation(fmt::format("step {}: slot {} runs while a record is copied to block {}", plan.id,
+                              work.slot.value, block));
+      }
       if ((i + 1) * size <= work.kv_len) continue;
       use.last_write = plan.id;
       const int64_t last = std::min((i + 1) * size, end) - 1;
@@ -326,7 +333,8 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     const bool is_new = std::ranges::any_of(plan.copies_before, [&](const step::ObjectCopy& copy) {
       return copy.to == step::state_ref(slot.state);
     });
-    if (use.last_copy_to > copies_told_ || (is_new && options_.capacity.states.slow_copies)) {
+    if (use.last_copy_to > copies_told_ || use.records > 0 ||
+        (is_new && options_.capacity.states.slow_copies)) {
       violation(fmt::format("step {}: slot {} runs while its state is copied", plan.id, index));
     }
     use = {.last_use = plan.id, .last_write = plan.id};

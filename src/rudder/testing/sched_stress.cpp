@@ -38,6 +38,7 @@ class Stress {
   explicit Stress(uint64_t seed)
       : random_(seed),
         has_tenants_(seed % 3 == 0),
+        has_tiers_(seed % 3 == 1),
         fake_(draw_machine(seed)),
         settings_(draw_settings()),
         loop_(with_cohorts(fake_, settings_), settings_) {
@@ -57,14 +58,14 @@ class Stress {
       const bool can_collect = loop_.scheduler().steps_in_flight() > 0;
       const bool launched = (!can_collect || chance(60)) && loop_.launch();
       if (!launched && can_collect) loop_.collect();
-      const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+      const std::string differs = mirror_.differs_from(loop_.scheduler().tiers().watched());
       if (!differs.empty()) return differs;
       if (!launched && !can_collect && !more) break;
     }
     if (loop_.error().empty()) loop_.run();
     add_totals(totals);
     if (!loop_.error().empty()) return loop_.error();
-    const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+    const std::string differs = mirror_.differs_from(loop_.scheduler().tiers().watched());
     return differs.empty() ? check_order() : differs;
   }
 
@@ -140,7 +141,20 @@ class Stress {
       capacity.drafts.max_draft *= 2;
       capacity.drafts.guess_tree = random_tree(seed, capacity.drafts.max_draft);
     }
+    if (has_tiers_) draw_tiers(seed, fake);
     return fake;
+  }
+
+  static void draw_tiers(uint64_t seed, FakeOptions& fake) {
+    step::TierCaps& tiers = fake.capacity.tiers;
+    tiers.plain_records = static_cast<int32_t>(1 + seed / 3 % 40);
+    tiers.stated_records =
+        fake.capacity.states.empty() ? 0 : static_cast<int32_t>(1 + seed / 3 % 9);
+    tiers.block_bytes = 1;
+    tiers.checkpoint_bytes = 3;
+    tiers.disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(1 + seed / 7 % 100);
+    fake.record_steps = static_cast<int32_t>(seed / 9 % 5 * 3);
+    fake.bad_record_in = static_cast<int32_t>(seed / 11 % 3 * 6);
   }
 
   void draw_kv_groups(step::Capacity& capacity) {
@@ -163,6 +177,11 @@ class Stress {
     settings.max_wait_steps = chance(20) ? 50 : 10'000;
     settings.block_watcher = &mirror_;
     settings.num_cohorts = chance(30) ? pick(2, 4) : 1;
+    if (has_tiers_) {
+      settings.enable_prefix_caching = true;
+      settings.hash_bits = 128;
+      settings.store_uses = pick(1, 2);
+    }
     return settings;
   }
 
@@ -342,7 +361,11 @@ class Stress {
     totals->repeats += stats.iterations - stats.steps;
     totals->preemptions += stats.preemptions;
     totals->prefix_hits += stats.prefix_hits;
-    totals->evictions += stats.evictions;
+    totals->evictions += stats.cached.evictions;
+    totals->host_hits += stats.cached.tiers.host_hits;
+    totals->disk_hits += stats.cached.tiers.disk_hits;
+    totals->bad_records += stats.cached.tiers.bad_records;
+    totals->failed_loads += stats.cached.tiers.failed_loads;
     totals->windowed_hits += loop_.executor().windowed_hits();
     totals->late_results += stats.late_results;
     totals->blocks_told += mirror_.num_stored();
@@ -363,6 +386,7 @@ class Stress {
   std::mt19937_64 random_;
   BlockMirror mirror_;  // before what tells it
   const bool has_tenants_;
+  const bool has_tiers_;
   const FakeOptions fake_;
   const sched::SchedSettings settings_;
   SchedLoop loop_;

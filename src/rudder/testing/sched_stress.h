@@ -14,6 +14,10 @@ struct StressTotals {
   uint64_t preemptions = 0;
   uint64_t prefix_hits = 0;
   uint64_t evictions = 0;
+  uint64_t host_hits = 0;  // tokens, in tiers behind the device
+  uint64_t disk_hits = 0;
+  uint64_t bad_records = 0;
+  uint64_t failed_loads = 0;
   uint64_t windowed_hits = 0;
   uint64_t late_results = 0;
   uint64_t sequences = 0;

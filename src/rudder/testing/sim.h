@@ -29,6 +29,10 @@ struct SimCoverage {
   uint64_t expired = 0;    // at their deadlines, waiting
   uint64_t preemptions = 0;
   uint64_t evictions = 0;
+  uint64_t host_hits = 0;  // tokens, in tiers behind the device
+  uint64_t disk_hits = 0;
+  uint64_t bad_records = 0;
+  uint64_t failed_loads = 0;
   uint64_t stop_strings = 0;
   uint64_t stop_rows = 0;  // ends by `stop_when`
   uint64_t stop_ids = 0;

@@ -55,6 +55,9 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   require(event.usage.completion_tokens == std::ssize(choice.tokens), "usage: completion tokens");
   const int32_t cached = event.usage.cached_tokens;
   require(cached >= 0 && cached < event.usage.prompt_tokens, "usage: cached tokens");
+  const int32_t behind = event.usage.cached_host_tokens + event.usage.cached_disk_tokens;
+  require(behind <= cached && (behind == 0 || !config_.fake.capacity.tiers.empty()),
+          "usage: cached tokens by tier");
   require(cached % config_.fake.capacity.block_size == 0, "whole blocks are cached");
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
   require(cached == 0 || !client.fresh_salt || client.params.n > 1,
@@ -299,7 +302,9 @@ void SimEpisode::check_step(bool more) {
   require(!core_->is_at_rest() || sched.blocks_in_use + sched.blocks_cached == 0,
           "at rest no block holds anything");
   // A step of nothing but edits holds no block.
-  if (!clients_.empty() || (sched.blocks_in_use == 0 && sched.num_retiring == 0)) {
+  const bool copies =
+      sched.states.copies_in_flight > 0;  // which plans of nothing see to their ends
+  if (!clients_.empty() || copies || (sched.blocks_in_use == 0 && sched.num_retiring == 0)) {
     idle_lag_ = 0;
   } else {
     const step::Capacity& capacity = config_.fake.capacity;

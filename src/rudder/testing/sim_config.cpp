@@ -72,6 +72,25 @@ void draw_devices(SimConfig& config, SimRandom& random) {
   }
 }
 
+// Places and files for fewer blocks than the prefixes have, as often as not.
+void draw_tiers(SimConfig& config) {
+  const uint64_t seed = config.fake.seed / 3;
+  const bool can = config.num_ranks == 1 && config.settings.enable_prefix_caching &&
+                   config.entropy.hash_bits == 128;
+  if (!can) return;
+  step::Capacity& capacity = config.fake.capacity;
+  capacity.tiers = {
+      .plain_records = static_cast<int32_t>(2 + seed / 2 % 60),
+      .stated_records = capacity.states.empty() ? 0 : static_cast<int32_t>(2 + seed / 7 % 20),
+      .block_bytes = 1,
+      .checkpoint_bytes = 3,
+      .disk_bytes = seed % 2 == 0 ? 0 : static_cast<int64_t>(4 + seed / 11 % 200)};
+  config.fake.record_steps = static_cast<int32_t>(seed / 13 % 5 * 3);
+  config.fake.bad_record_in = static_cast<int32_t>(seed / 17 % 3 * 8);
+  config.settings.kv_store_uses = static_cast<int32_t>(1 + seed / 19 % 2);
+  config.settings.kv_fetch = seed / 23 % 2 == 0 ? "auto" : "always";
+}
+
 }  // namespace
 
 SimConfig draw_config(SimRandom& random) {
@@ -165,6 +184,7 @@ SimConfig draw_config(SimRandom& random) {
     capacity.drafts.guess_tree = random_tree(config.fake.seed, capacity.drafts.max_draft);
   }
   draw_devices(config, random);
+  if (config.fake.seed % 3 == 1) draw_tiers(config);
   return config;
 }
 

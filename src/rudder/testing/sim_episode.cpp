@@ -80,7 +80,11 @@ void SimEpisode::run() {
   const auto stats = core_->scheduler().stats();
   coverage_->preemptions += stats.preemptions;
   coverage_->overtakes += stats.overtakes;
-  coverage_->evictions += stats.evictions;
+  coverage_->evictions += stats.cached.evictions;
+  coverage_->host_hits += stats.cached.tiers.host_hits;
+  coverage_->disk_hits += stats.cached.tiers.disk_hits;
+  coverage_->bad_records += stats.cached.tiers.bad_records;
+  coverage_->failed_loads += stats.cached.tiers.failed_loads;
   coverage_->windowed_hits += executor_->windowed_hits();
   coverage_->late_results += stats.late_results;
   coverage_->differing_ranks += std::ranges::any_of(ranks_, &FakeExecutor::has_differed) ? 1 : 0;

@@ -36,7 +36,8 @@ void print_coverage(const SimCoverage& c) {
   fmt::print(
       "episodes {}, requests {}, tokens {}, cached tokens {}, windowed hits {}, cancels {}, "
       "rejections {}, displaced {}, expired {}, "
-      "preemptions {}, evictions {}, stop strings {}, stop rows {}, stop ids {}, numerical {}, "
+      "preemptions {}, evictions {}, hits in host memory {} and files {}, bad records {}, failed "
+      "loads {}, stop strings {}, stop rows {}, stop ids {}, numerical {}, "
       "late results {}, "
       "repeats {}, accepted {} of {} drafts, constrained sequences {}, failed constraints {}, "
       "executor "
@@ -46,11 +47,12 @@ void print_coverage(const SimCoverage& c) {
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
-      c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_rows, c.stop_ids,
-      c.numerical, c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
-      c.constraint_failures, c.executor_deaths, c.differing_ranks, c.cohorts_beside, c.steered,
-      c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.overtakes, c.waited_for_copies,
-      c.rests, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
+      c.displaced, c.expired, c.preemptions, c.evictions, c.host_hits, c.disk_hits, c.bad_records,
+      c.failed_loads, c.stop_strings, c.stop_rows, c.stop_ids, c.numerical, c.late_results,
+      c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences, c.constraint_failures,
+      c.executor_deaths, c.differing_ranks, c.cohorts_beside, c.steered, c.captured, c.scored,
+      c.waited_for_taps, c.tap_evictions, c.overtakes, c.waited_for_copies, c.rests,
+      c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
@@ -61,7 +63,7 @@ bool covers_everything(const SimCoverage& c) {
          c.drafts > c.accepted_drafts && c.constrained_sequences && c.constraint_failures &&
          c.executor_deaths && c.differing_ranks && c.cohorts_beside && c.steered && c.captured &&
          c.scored && c.waited_for_taps && c.tap_evictions && c.overtakes && c.waited_for_copies &&
-         c.rests;
+         c.rests && c.host_hits && c.disk_hits && c.bad_records && c.failed_loads;
 }
 
 int run_plain(const SimOptions& options) {

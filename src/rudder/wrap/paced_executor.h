@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "rudder/base/clock.h"
 #include "rudder/step/executor.h"
@@ -26,6 +27,7 @@ class PacedExecutor final : public step::Executor {
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
   bool wants_fresh_start() const override { return executor_->wants_fresh_start(); }
+  std::vector<step::StoredRecord> take_stored() override { return executor_->take_stored(); }
   bool has_fresh_starts() const override { return executor_->has_fresh_starts(); }
   void start_afresh() override { executor_->start_afresh(); }
   void stop() override { executor_->stop(); }

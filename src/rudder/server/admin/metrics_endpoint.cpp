@@ -151,6 +151,42 @@ void write_counters(Exposition& out, Replicas replicas) {
   by.samples(label("finished_reason", "error"), &Stats::finished_error);
 }
 
+// Of cached prefixes behind the device; nothing where there are no tiers.
+void write_tiers(Exposition& out, Replicas replicas) {
+  if (replicas.front().stats.prefix.tiers.has_tiers == 0) return;
+  const ByReplica by(out, replicas);
+  const auto of = [](uint64_t engine::TierStats::*count) {
+    return [count](const Stats& stats) { return stats.prefix.tiers.*count; };
+  };
+  const auto by_tier = [&](std::string_view name, std::string_view kind, std::string_view help,
+                           uint64_t engine::TierStats::*host, uint64_t engine::TierStats::*disk) {
+    out.begin(name, kind, help);
+    by.samples(label("tier", "host"), of(host));
+    by.samples(label("tier", "disk"), of(disk));
+  };
+  using Tiers = engine::TierStats;
+  by_tier("kv_tier_records", "gauge", "Blocks of cached prefixes in a tier behind the device.",
+          &Tiers::host_records, &Tiers::disk_records);
+  by_tier("kv_tier_hit_tokens_total", "counter",
+          "Prompt tokens that were fetched from a tier; part of prefix_cache_hits_total.",
+          &Tiers::host_hits, &Tiers::disk_hits);
+  by_tier("kv_tier_stored_total", "counter", "Blocks that a tier was given.", &Tiers::host_stored,
+          &Tiers::disk_stored);
+  by_tier("kv_tier_evictions_total", "counter", "Blocks that a tier forgot for others.",
+          &Tiers::host_evictions, &Tiers::disk_evictions);
+  by.counter("kv_tier_bad_records_total",
+             "Records that were not what they should be, and so were misses.",
+             of(&Tiers::bad_records));
+  by.counter("kv_tier_failed_loads_total",
+             "Prefixes that could not be fetched whole, and were computed.",
+             of(&Tiers::failed_loads));
+  by.counter("kv_tier_failed_writes_total", "Files that could not be written.",
+             of(&Tiers::failed_writes));
+  by.counter("kv_tier_computed_instead_tokens_total",
+             "Prompt tokens that a tier had and that were computed, since that took less time.",
+             of(&Tiers::computed_instead));
+}
+
 // By vLLM's names; nothing where the server does not speculate.
 void write_speculation(Exposition& out, Replicas replicas) {
   const size_t longest = replicas.front().stats.accepted_by_position.size();
@@ -431,6 +467,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   write_gauges(out, replicas);
   write_counters(out, replicas);
   write_speculation(out, replicas);
+  write_tiers(out, replicas);
   write_histograms(out, replicas);
   out.begin("cache_config_info", "gauge", "The KV cache's shape, as labels.");
   for (size_t i = 0; i < replicas.size(); ++i) {

@@ -287,13 +287,24 @@ void append_completion_details(std::string& out, const engine::Usage& usage) {
   out.push_back('}');
 }
 
+// Where some of what was cached lay behind the device.
+void append_cached_details(std::string& out, const engine::Usage& usage) {
+  const int32_t behind = usage.cached_host_tokens + usage.cached_disk_tokens;
+  if (behind == 0) return;
+  fmt::format_to(std::back_inserter(out),
+                 ",\"cached_tokens_details\":{{\"device\":{},\"host\":{},\"storage\":{}}}",
+                 usage.cached_tokens - behind, usage.cached_host_tokens, usage.cached_disk_tokens);
+}
+
 void append_usage(std::string& out, const engine::Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  "{{\"prompt_tokens\":{},\"total_tokens\":{},\"completion_tokens\":{},"
-                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}",
                  usage.prompt_tokens,
                  int64_t{usage.prompt_tokens} + int64_t{usage.completion_tokens},
                  usage.completion_tokens, usage.cached_tokens);
+  append_cached_details(out, usage);
+  out.push_back('}');
   append_completion_details(out, usage);
   out.push_back('}');
 }

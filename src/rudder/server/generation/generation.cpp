@@ -420,6 +420,8 @@ engine::Usage Generation::total_usage() const {
     if (i % n != 0) continue;  // the choices of a prompt share it
     total.prompt_tokens += choices_[i].usage.prompt_tokens;
     total.cached_tokens += choices_[i].usage.cached_tokens;
+    total.cached_host_tokens += choices_[i].usage.cached_host_tokens;
+    total.cached_disk_tokens += choices_[i].usage.cached_disk_tokens;
   }
   return total;
 }

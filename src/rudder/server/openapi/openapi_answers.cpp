@@ -16,7 +16,9 @@ constexpr std::string_view kChatAnswerSchemas = R"json({
     "type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
     "properties": {
       "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
-      "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"}}},
+      "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"},
+        "cached_tokens_details": {"type": "object", "description": "Where they lay, with --kv-host-gib; they add up to cached_tokens.",
+          "properties": {"device": {"type": "integer"}, "host": {"type": "integer"}, "storage": {"type": "integer"}}}}},
       "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"},
         "accepted_prediction_tokens": {"type": "integer"}, "rejected_prediction_tokens": {"type": "integer"}}}
     }

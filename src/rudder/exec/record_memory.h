@@ -1,0 +1,79 @@
+// RecordMemory: the tiers behind a device's memory: places for records in host memory and a folder
+// of files, and the thread that copies records between them and the device (step/records.h), beside
+// the steps. It reads blocks and states that are written for good and writes such as nobody uses
+// (cache.C9), so it waits for no step and no step waits for it. The engine thread calls it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rudder/base/clock.h"
+#include "rudder/base/result.h"
+#include "rudder/exec/record_files.h"
+#include "rudder/ops/args.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::exec {
+
+class RecordMemory {
+ public:
+  // What of the device records are copied from and to: of host memory, whose bytes a thread of the
+  // host may copy.
+  struct Device {
+    std::span<std::byte> scales;  // of all blocks, one behind another; empty: there are none
+    std::span<std::byte> blocks;  // their keys and values
+    std::span<std::byte> states;
+    int64_t num_blocks = 0;
+    int64_t num_states = 0;
+  };
+  struct Parts {
+    step::TierCaps caps;
+    int32_t num_groups = 1;
+    Device device;
+    std::optional<RecordFiles> files;  // where the caps have a disk
+  };
+  // kUnavailable, where = "kv-host-gib": there is not as much memory.
+  static Result<std::unique_ptr<RecordMemory>> start(Parts parts);
+  ~RecordMemory();  // copies that have not begun are dropped
+
+  std::vector<step::StoredRecord> stored() const;
+  void begin(std::span<const step::RecordCopy> copies);
+  // Those that are done since the last call; `waits`: where any is on its way, at least one.
+  std::vector<step::RecordDone> take_done(bool waits);
+
+ private:
+  explicit RecordMemory(Parts parts);
+
+  void work();
+  step::RecordDone run(const step::RecordCopy& copy);
+  std::span<std::byte> place(step::RecordId record, step::RecordParts parts);
+  bool take(const step::RecordCopy& copy, std::span<const std::byte> record);
+  template <typename CopyPart>
+  void each_part(const step::RecordCopy& copy, const CopyPart& copy_part) const;
+
+  const SteadyClock clock_;
+  Parts parts_;
+  int64_t plain_bytes_ = 0;  // of a place
+  int64_t stated_bytes_ = 0;
+  std::unique_ptr<std::byte[]> host_;
+  std::vector<std::byte> bounce_;  // of files that are read
+
+  std::mutex mutex_;
+  std::condition_variable begun_;
+  std::condition_variable ended_;
+  std::deque<step::RecordCopy> queue_;
+  std::vector<step::RecordDone> done_;
+  size_t num_running_ = 0;  // queued ones too
+  bool stopping_ = false;
+  std::thread thread_;  // last
+};
+
+}  // namespace rudder::exec
