@@ -97,8 +97,6 @@ class LatentBlock {
   using Form = LatentForm<kRank, kRope, kRowTile>;
   using Shared = LatentShared<kRank, kRope, kRowTile>;
   static constexpr int kRow = Form::kRow;
-  static constexpr int kPitch = Form::kPitch;
-  static constexpr int kWeightPitch = Form::kWeightPitch;
   static constexpr int kRowParts = kRowTile / 16;                 // of 16 rows, in q . k
   static constexpr int kKeyParts = Form::kWarps / 2 / kRowParts;  // likewise of keys
   static constexpr int kPartKeys = Form::kKeys / kKeyParts;
@@ -175,8 +173,8 @@ class LatentBlock {
   // Sends for the keys of a stage, whose rows from_ has, and looks up those of the next one.
   __device__ void send(const LatentItem& item, int32_t tile) {
     const uint32_t barrier = shared_address(&shared_.full[sent_ % kStages]);
-    const uint32_t to =
-        shared_address(shared_.keys[sent_ % kStages]) + (warp_ * kCopiedRows + lane_) * kPitch;
+    const uint32_t to = shared_address(shared_.keys[sent_ % kStages]) +
+                        (warp_ * kCopiedRows + lane_) * Form::kPitch;
     ++sent_;
     if (threadIdx.x == 0) barrier_expect(barrier, Form::kKeys * kRow * 2);
     if (lane_ < kCopiedRows) copy_bytes(to, from_, kRow * 2, barrier);
@@ -204,14 +202,15 @@ class LatentBlock {
   // Of a tile the scores of the warp's rows and keys over its half of elements.
   __device__ void score(uint32_t keys) {
     float scores[kPartKeys / 8][4] = {};
-    const uint32_t from = keys + (key_part() * kPartKeys + lane_ / 16 * 8 + lane_ % 8) * kPitch +
+    const uint32_t from = keys +
+                          (key_part() * kPartKeys + lane_ / 16 * 8 + lane_ % 8) * Form::kPitch +
                           element_half() * kRow + lane_ / 8 % 2 * 16;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int n = 0; n < kPartKeys / 16; ++n) {
         uint32_t b[4];
-        load_matrices(b, from + n * 16 * kPitch + step * 32);
+        load_matrices(b, from + n * 16 * Form::kPitch + step * 32);
         mma<false>(scores[2 * n], queries_[step], b[0], b[1]);
         mma<false>(scores[2 * n + 1], queries_[step], b[2], b[3]);
       }
@@ -286,9 +285,10 @@ class LatentBlock {
   // The warp's columns of a tile's values, for all rows.
   __device__ void add_values(uint32_t keys) {
     const uint32_t weights = shared_address(shared_.weights) +
-                             (lane_ / 8 % 2 * 8 + lane_ % 8) * (kWeightPitch * 2) + lane_ / 16 * 16;
-    const uint32_t values =
-        keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * kPitch + (warp_ * kColumns + lane_ / 16 * 8) * 2;
+                             (lane_ / 8 % 2 * 8 + lane_ % 8) * (Form::kWeightPitch * 2) +
+                             lane_ / 16 * 16;
+    const uint32_t values = keys + (lane_ / 8 % 2 * 8 + lane_ % 8) * Form::kPitch +
+                            (warp_ * kColumns + lane_ / 16 * 8) * 2;
 #pragma unroll
     for (int t = 0; t < Form::kTiles; ++t) {
       scale_sums(t);
@@ -297,12 +297,12 @@ class LatentBlock {
         uint32_t a[kRowParts][4];
 #pragma unroll
         for (int m = 0; m < kRowParts; ++m) {
-          load_matrices(a[m], weights + m * 16 * (kWeightPitch * 2) + k * 32);
+          load_matrices(a[m], weights + m * 16 * (Form::kWeightPitch * 2) + k * 32);
         }
 #pragma unroll
         for (int n = 0; n < kColumns / 16; ++n) {
           uint32_t b[4];
-          load_matrices_transposed(b, values + k * 16 * kPitch + n * 32);
+          load_matrices_transposed(b, values + k * 16 * Form::kPitch + n * 32);
 #pragma unroll
           for (int m = 0; m < kRowParts; ++m) {
             mma<false>(sums_[m][2 * n], a[m], b[0], b[1]);
