@@ -219,14 +219,14 @@ class RecurredHead {
     };
     return {qkv + args_.q_begin, qkv + args_.k_begin, qkv + args_.v_begin,
             row_of(args_.gates) + args_.a_begin,
-            args_.b_begin < 0 ? nullptr : row_of(args_.b_rows()) + args_.b_begin};
+            args_.b.begin < 0 ? nullptr : row_of(args_.b_rows()) + args_.b.begin};
   }
   RecurRow kept_row(int64_t i) const {
     const float* const q = part_.kept_row(i);
     const float* const k = q + args_.key_heads * keys_;
     const float* const v = k + args_.key_heads * keys_;
     const float* const a = v + args_.value_heads * values_;
-    return {q, k, v, a, args_.b_begin < 0 ? nullptr : a + args_.a_width()};
+    return {q, k, v, a, args_.b.begin < 0 ? nullptr : a + args_.a_width()};
   }
 
   template <typename Rows>
@@ -418,8 +418,8 @@ void Recurrences::recur(const ops::RecurArgs& args) {
                       {args.qkv, args.k_begin, key_width},
                       {args.qkv, args.v_begin, int64_t{args.value_heads} * args.value_dim},
                       {args.gates, args.a_begin, args.a_width()},
-                      {args.b_rows(), std::max<int64_t>(args.b_begin, 0),
-                       args.b_begin < 0 ? 0 : args.value_heads}});
+                      {args.b_rows(), std::max<int64_t>(args.b.begin, 0),
+                       args.b.begin < 0 ? 0 : args.value_heads}});
   note_tokens(parts);
 }
 

@@ -72,7 +72,7 @@ RecurParams recur_params(const ops::RecurArgs& args) {
   params.gates.b_rows = args.b_rows().data;
   params.gates.b_stride = args.b_rows().shape[1];
   params.gates.a_begin = static_cast<int32_t>(args.a_begin);
-  params.gates.b_begin = static_cast<int32_t>(args.b_begin);
+  params.gates.b_begin = static_cast<int32_t>(args.b.begin);
   params.key_heads = args.key_heads;
   params.value_heads = args.value_heads;
   params.key_dim = args.key_dim;
@@ -127,7 +127,7 @@ void StateOps::recur(const ops::RecurArgs& args) {
       {kept_run(args.qkv, args.q_begin, keys), kept_run(args.qkv, args.k_begin, keys),
        kept_run(args.qkv, args.v_begin, values),
        kept_run(args.gates, args.a_begin, args.a_width())}};
-  if (args.b_begin >= 0) keep.runs[4] = kept_run(args.b_rows(), args.b_begin, args.value_heads);
+  if (args.b.begin >= 0) keep.runs[4] = kept_run(args.b_rows(), args.b.begin, args.value_heads);
   run_("recur", {&args.qkv}, [&](cudaStream_t stream) { return launch_keep_rows(keep, stream); });
 }
 

@@ -68,6 +68,10 @@ struct ConvolveArgs {
 // Sums over channels are in fp32, in their order. It keeps S of every head; a kept row is a token's
 // q, k, v, a and b, f32.
 struct RecurArgs {
+  struct Columns {
+    View rows = {};      // [T, ...] act
+    int64_t begin = -1;  // -1: there are none
+  };
   StateAccess state;
   View qkv;  // [T, ...] act, with q, k and v of all heads at these columns
   int64_t q_begin = 0;
@@ -75,8 +79,7 @@ struct RecurArgs {
   int64_t v_begin = 0;
   View gates;  // [T, ...] act, with a and b at these columns
   int64_t a_begin = 0;
-  int64_t b_begin = -1;  // -1: there is no b
-  View b = {};           // [T, ...] act, with b at b_begin; empty: `gates` has it
+  Columns b;  // of no rows: of `gates`
   int32_t key_heads = 1;
   int32_t value_heads = 1;
   int32_t key_dim = 1;
@@ -90,13 +93,13 @@ struct RecurArgs {
   View skip = {};  // [value_heads] f32; optional
   View out;        // [T, value_heads * value_dim] act
 
-  const View& b_rows() const { return b.empty() ? gates : b; }
+  const View& b_rows() const { return b.rows.empty() ? gates : b.rows; }
   int64_t a_width() const { return int64_t{value_heads} * (a_by_channel ? key_dim : 1); }
   int64_t state_floats() const { return int64_t{value_heads} * key_dim * value_dim; }
   // Of a kept row.
   int64_t kept_floats() const {
     return int64_t{2} * key_heads * key_dim + int64_t{value_heads} * value_dim + a_width() +
-           (b_begin < 0 ? 0 : value_heads);
+           (b.begin < 0 ? 0 : value_heads);
   }
 };
 

@@ -186,12 +186,12 @@ class LowPrecisionOps final : public PassingOps {
   void recur(const ops::RecurArgs& args) override {
     Wide qkv(args.qkv);
     Wide gates(args.gates);
-    Wide b(args.b);
+    Wide b(args.b.rows);
     Out out(args.out);
     ops::RecurArgs wide = args;
     wide.qkv = qkv.view();
     wide.gates = gates.view();
-    wide.b = b.view();
+    wide.b.rows = b.view();
     wide.out = out.view();
     inner_->state_ops()->recur(wide);
     out.done();

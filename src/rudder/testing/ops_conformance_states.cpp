@@ -78,9 +78,9 @@ TEST_P(OpsStates, RecurIsItsFormula) {
                         .v_begin = 1,
                         .gates = random({kTokens, a_width + one.value_heads + 1}),
                         .a_begin = one.value_heads + 1,
-                        .b_begin = one.a_by_channel ? values + 2 * keys + 3
-                                   : one.has_b      ? 1
-                                                    : -1,
+                        .b = {.begin = one.a_by_channel ? values + 2 * keys + 3
+                                       : one.has_b      ? 1
+                                                        : -1},
                         .key_heads = one.key_heads,
                         .value_heads = one.value_heads,
                         .key_dim = one.key_dim,
@@ -99,7 +99,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
       now.state = state;
       now.qkv = of.in;
       now.gates = of.gates;
-      if (one.a_by_channel) now.b = of.in;  // beside q, k and v
+      if (one.a_by_channel) now.b.rows = of.in;  // beside q, k and v
       now.out = of.out;
       ops->recur(now);
     };
@@ -121,7 +121,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
         qkv.slice(0, kTokens, 1, values), gates.slice(0, kTokens, args.a_begin, a_width),
         !one.has_b
             ? Matrix()
-            : (one.a_by_channel ? qkv : gates).slice(0, kTokens, args.b_begin, one.value_heads));
+            : (one.a_by_channel ? qkv : gates).slice(0, kTokens, args.b.begin, one.value_heads));
     expect_close(read(args.out), expected, 2e-5 * std::max(1.0, max_abs(expected)), one.name);
   }
 }
@@ -179,7 +179,7 @@ TEST_P(OpsStates, RecurOfAGolden) {
               .v_begin = 4,
               .gates = put({.2f, logit(.5f), -.4f, logit(.8f)}, {2, 2}),
               .a_begin = 0,
-              .b_begin = 1,
+              .b = {.begin = 1},
               .key_dim = 2,
               .value_dim = 2,
               .a_log = put({.3f}, {1}),
@@ -260,7 +260,7 @@ OpsStates::LongRun OpsStates::long_run(const RecurCase& one) {
                        .v_begin = 0,
                        .gates = {},
                        .a_begin = 0,
-                       .b_begin = one.has_b ? heads : -1,
+                       .b = {.begin = one.has_b ? heads : -1},
                        .key_heads = one.key_heads,
                        .value_heads = one.value_heads,
                        .key_dim = one.key_dim,

@@ -7,6 +7,7 @@
 #include "rudder/cuda/kernels/experts/expert_codes.cuh"
 #include "rudder/cuda/kernels/experts/few_pairs.h"
 #include "rudder/cuda/kernels/experts/gate_experts.cuh"
+#include "rudder/cuda/kernels/experts/tile_turns.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/product_finish.cuh"
 #include "rudder/cuda/kernels/products/product_mma.cuh"
@@ -100,9 +101,9 @@ class ExpertTiles {
   static constexpr int kHalf = kRows / 2;                  // rows of a box
   static constexpr int kColumns = kGated ? kHalf : kRows;  // of y
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
-  static constexpr int kTurns = kGroups == 1 && !kOfCodes ? 2 : 1;
-  static constexpr int kTileThreads = 128 * kGroups;  // that multiply a tile
-  static constexpr int kMmaThreads = kTurns * kTileThreads;
+  // Barriers 1 to kMostGroups are those of sync_group().
+  using Turns = TileTurns<kGroups == 1 && !kOfCodes, 1 + kMostGroups>;
+  static constexpr int kMmaThreads = 128 * kGroups * Turns::kCount;
   static constexpr int kThreads = kMmaThreads + kFetchThreads + (kOfCodes ? Codes::kThreads : 0);
   // Of the warps that multiply and of the others, where registers move: 65,536 in all.
   enum Registers : int {
@@ -126,7 +127,7 @@ class ExpertTiles {
     read_ = shared_address(behind.read);
     if constexpr (kOfCodes) codes_ = Codes(shared + kRingBytes<kForm>, behind.codes);
     rows_ = behind.rows[0];
-    const auto mine = min(static_cast<int>(threadIdx.x) / 128, kGroups * kTurns - 1);
+    const auto mine = min(static_cast<int>(threadIdx.x) / 128, kGroups * Turns::kCount - 1);
     scales_ = behind.scales[mine];
     biases_ = behind.biases[mine];
   }
@@ -134,7 +135,7 @@ class ExpertTiles {
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
       barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeWarps : 1) + kTokenThreads);
-      barrier_init(barrier_of(read_, i), kTileThreads / 32);
+      barrier_init(barrier_of(read_, i), 4 * kGroups);
     }
     if constexpr (kOfCodes) codes_.init();
     barrier_init_fence();
@@ -257,9 +258,9 @@ class ExpertTiles {
   __device__ void write_tiles() {
     // Nothing that is asked for in front of a tile depends on what is still on its way: the tile
     // and its pairs were asked for one tile ago, the next tile two.
-    const int begin = first_tile() + turn() * tile_step();
-    const int step = kTurns * tile_step();
-    begin_turns();
+    const int begin = first_tile() + Turns::own() * tile_step();
+    const int step = Turns::kCount * tile_step();
+    Turns::begin(at_, p_.chunks, slots_.count);
     Tile tile = tile_at(begin);
     Tile next = tile_at(begin + step);
     Pairs pairs = pairs_of(tile);
@@ -274,9 +275,9 @@ class ExpertTiles {
       // Told to be the same for all lanes: else no wgmma begins before the one in front has ended.
       const int count = __shfl_sync(0xffffffffu, tile.count, 0);
       if (static_cast<int>(group()) * kGroupPairs < count) {
-        wait_for_turn();
+        Turns::wait();
         multiply(c);
-        end_turn();
+        Turns::end(at_, p_.chunks, slots_.count);
         keep(terms);
         sync_group();
         write(c, tile, terms);
@@ -388,50 +389,16 @@ class ExpertTiles {
       at_.next(slots_.count);
     }
   }
-  __device__ static uint32_t warpgroup() {
-    return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-  }
   // Of the tile's pairs.
   __device__ static uint32_t group() {
-    return kTurns > 1 ? 0 : warpgroup();
-  }
-  // The first of the 16 pairs that a warp has of a tile.
-  __device__ static int warp_row() {
-    return static_cast<int>(threadIdx.x) % kTileThreads / 32 * 16;
+    return Turns::kCount > 1 ? 0 : Turns::warpgroup();
   }
   // Of the tile, of the two that the thread has sums of.
   __device__ static int row_of(int half) {
-    return warp_row() + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
+    return static_cast<int>(threadIdx.x) % (128 * kGroups) / 32 * 16 + 8 * half +
+           static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
-  // Which of the tiles in turn are the warpgroup's. A turn ends when all chunks of its tile have
-  // been read: else one would wait for a phase of a slot whose phase before has not begun.
-  __device__ static int turn() {
-    return kTurns > 1 ? static_cast<int>(warpgroup()) : 0;
-  }
-  enum TurnBarrier : int { kFirstTurn = 1 + kMostGroups };  // behind those of sync_group()
-  __device__ static void end_turn_of(int other) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(kFirstTurn + other) : "memory");
-  }
-  __device__ void begin_turns() {
-    if constexpr (kTurns > 1) {
-      if (turn() == 1) {
-        end_turn_of(0);
-        at_.skip(p_.chunks, slots_.count);
-      }
-    }
-  }
-  __device__ static void wait_for_turn() {
-    if constexpr (kTurns > 1) {
-      asm volatile("bar.sync %0, 256;" ::"r"(kFirstTurn + turn()) : "memory");
-    }
-  }
-  __device__ void end_turn() {
-    if constexpr (kTurns > 1) {
-      end_turn_of(1 - turn());
-      at_.skip(p_.chunks, slots_.count);
-    }
-  }
   // And the first two of its columns, of each 8.
   __device__ static int lane_column() {
     return 2 * static_cast<int>(threadIdx.x % 4);
@@ -493,7 +460,7 @@ class ExpertTiles {
     }
   }
   __device__ static void sync_group() {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup()) : "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + Turns::warpgroup()) : "memory");
   }
 
   // It is unrolled, so it is short: most of what a long one costs is to fetch its code.
@@ -503,7 +470,7 @@ class ExpertTiles {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Eight rows of a warp follow each other: none of them may be there.
-      if (warp_row() + 8 * half >= tile.count) break;
+      if (row_of(half) - static_cast<int>(threadIdx.x) % 32 / 4 >= tile.count) break;
       const bool is_there = row_of(half) < tile.count;
       const int left = is_there ? min(kColumns, out - tile.column) : 0;
       auto* const to = static_cast<__nv_bfloat16*>(p_.asked.y) +
