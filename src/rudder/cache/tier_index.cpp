@@ -37,7 +37,7 @@ void TierIndex::touch(const TierKey& key) {
 }
 
 void TierIndex::free_placement(Entry& entry) {
-  const int32_t size_class = class_of(entry.placement);
+  const size_t size_class = class_of(entry.placement);
   if (!entry.is_filling) --counts_.host;
   host_uses_[size_class].erase(entry.host_use);
   free_[size_class].push_back(entry.placement);
@@ -63,7 +63,7 @@ void TierIndex::remove_if_empty(Entries::iterator found) {
 }
 
 // Of records of the class the one that was of use longest ago and that nobody reads or fills.
-bool TierIndex::evict(int32_t size_class) {
+bool TierIndex::evict(size_t size_class) {
   for (const TierKey& key : host_uses_[size_class]) {
     const auto found = entries_.find(key);
     Entry& entry = found->second;
@@ -87,7 +87,7 @@ std::optional<int32_t> TierIndex::begin_fill(const TierKey& key, Parts parts) {
       free_placement(entry);
     }
   }
-  const int32_t size_class = (parts & checkpoint_) != 0 || options_.plain_placements == 0 ? 1 : 0;
+  const size_t size_class = (parts & checkpoint_) != 0 || options_.plain_placements == 0 ? 1 : 0;
   if (free_[size_class].empty() && !evict(size_class)) {
     if (const auto left = entries_.find(key); left != entries_.end()) remove_if_empty(left);
     return {};

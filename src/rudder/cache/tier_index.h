@@ -4,6 +4,8 @@
 // docs/contracts/cache.md, "Tiers".
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -103,10 +105,8 @@ class TierIndex {
   };
   using Entries = std::unordered_map<TierKey, Entry, TierKeyHash>;
 
-  int32_t class_of(int32_t placement) const {
-    return placement < options_.plain_placements ? 0 : 1;
-  }
-  bool evict(int32_t size_class);
+  size_t class_of(int32_t placement) const { return placement < options_.plain_placements ? 0 : 1; }
+  bool evict(size_t size_class);
   void free_placement(Entry& entry);
   void free_file(Entry& entry);
   void remove_if_empty(Entries::iterator found);
@@ -115,8 +115,8 @@ class TierIndex {
   Options options_;
   Parts checkpoint_;
   Entries entries_;
-  std::vector<int32_t> free_[2];  // placements, plain and stated
-  Uses host_uses_[2];             // of records in them
+  std::array<std::vector<int32_t>, 2> free_;  // placements, plain and stated
+  std::array<Uses, 2> host_uses_;             // of records in them
   Uses disk_uses_;
   std::vector<Lost> lost_;
   Counts counts_;

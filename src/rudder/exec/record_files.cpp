@@ -131,6 +131,7 @@ std::vector<step::StoredRecord> RecordFiles::list() const {
   }
   std::ranges::stable_sort(found, {}, [](const auto& one) { return one.first; });
   std::vector<step::StoredRecord> records;
+  records.reserve(found.size());
   for (const auto& [time, record] : found) records.push_back(record);
   return records;
 }

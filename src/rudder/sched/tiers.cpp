@@ -235,8 +235,8 @@ void Tiers::note_shared(Sequence& sequence) {
   TierWork& tier = sequence.tier;
   if (empty()) return;
   constexpr size_t kLeastCounted = 1 << 16;
-  const auto placements =
-      static_cast<size_t>(capacity_.tiers.plain_records + capacity_.tiers.stated_records);
+  const auto placements = static_cast<size_t>(capacity_.tiers.plain_records) +
+                          static_cast<size_t>(capacity_.tiers.stated_records);
   if (uses_.size() >= kLeastCounted + 8 * placements) uses_.clear();
   for (; tier.noted < sequence.chain.num_shared; ++tier.noted) {
     tier.node = nodes_.at(sequence.chain, sequence.tokens, tier.noted, tier.node);
