@@ -37,7 +37,7 @@ TEST(EngineStats, OfTwoReplicasAddUp) {
   all.num_running = 2;
   all.expected_wait_us = 5;
   all.tap_rows.hits = 7;
-  all.prefix = {.queries = 9, .hits = 4, .hits_without_states = 6};
+  all.prefix = {.queries = 9, .hits = 4, .hits_without_states = 6, .tiers = {}};
   all.accepted_by_position = {4};
   all.request_n.observe(2);
   EngineStats other = make_engine_stats(64);
@@ -46,7 +46,7 @@ TEST(EngineStats, OfTwoReplicasAddUp) {
   other.expected_wait_us = 9;
   other.generation_tokens = 11;
   other.tap_rows.hits = 1;
-  other.prefix = {.queries = 1, .hits = 1, .hits_without_states = 1};
+  other.prefix = {.queries = 1, .hits = 1, .hits_without_states = 1, .tiers = {}};
   other.accepted_by_position = {1, 2};
   other.request_n.observe(2);
   other.request_n.observe(21);

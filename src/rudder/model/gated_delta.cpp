@@ -132,16 +132,6 @@ std::array<int64_t, 8> scratch_widths(const GatedDelta& mixer) {
           by_channel ? mixer.value_width() : 0};
 }
 
-namespace {
-
-// Columns of rows.
-struct Columns {
-  View rows;
-  int64_t begin = 0;
-};
-
-}  // namespace
-
 Mixed mix(const GatedDelta& mixer, const GatedDelta::Weights& weights, const Operand& in,
           const LayerStep& step) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mixer));
@@ -154,8 +144,8 @@ Mixed mix(const GatedDelta& mixer, const GatedDelta::Weights& weights, const Ope
   const View inputs = step.products.project(weights.in, in, scratch[0]);
   const View gates = step.products.project(
       weights.gates, step.products.as_taken(weights.gates, in, scratch[1]), scratch[2]);
-  Columns decay{gates, mixer.value_heads};
-  Columns gate{inputs, mixer.conv_width()};
+  ops::Columns decay{gates, mixer.value_heads};
+  ops::Columns gate{inputs, mixer.conv_width()};
   if (mixer.by_channel()) {
     const Products& products = step.products;
     // The input is taken by both before another operand is made.
@@ -163,10 +153,12 @@ Mixed mix(const GatedDelta& mixer, const GatedDelta::Weights& weights, const Ope
         weights.decay_down, products.as_taken(weights.decay_down, in, scratch[1]), scratch[4]);
     const View to_gate = products.project(
         weights.gate_down, products.as_taken(weights.gate_down, in, scratch[1]), scratch[5]);
-    decay = {products.project(
-        weights.decay, products.operand_of(weights.decay, to_decay, scratch[1]), scratch[6])};
+    decay = {products.project(weights.decay,
+                              products.operand_of(weights.decay, to_decay, scratch[1]), scratch[6]),
+             0};
     gate = {products.project(weights.gate, products.operand_of(weights.gate, to_gate, scratch[1]),
-                             scratch[7])};
+                             scratch[7]),
+            0};
   }
   const View convolved = shaped(scratch[1], in.rows(), mixer.conv_width());
   ops::StateOps& ops = *step.ops.state_ops();

@@ -54,6 +54,12 @@ struct ConvolveArgs {
   int64_t channels() const { return out.shape[1]; }
 };
 
+// Columns of rows that several ops' numbers share.
+struct Columns {
+  View rows = {};      // [T, ...] act
+  int64_t begin = -1;  // -1: there are none
+};
+
 // A linear recurrence of each value head over the tokens of a sequence, on a state S [key_dim,
 // value_dim] f32:
 //   s = min(max(softplus(a + step_bias), step_low), step_high);  g = -exp(a_log) * s
@@ -68,10 +74,6 @@ struct ConvolveArgs {
 // Sums over channels are in fp32, in their order. It keeps S of every head; a kept row is a token's
 // q, k, v, a and b, f32.
 struct RecurArgs {
-  struct Columns {
-    View rows = {};      // [T, ...] act
-    int64_t begin = -1;  // -1: there are none
-  };
   StateAccess state;
   View qkv;  // [T, ...] act, with q, k and v of all heads at these columns
   int64_t q_begin = 0;
@@ -79,7 +81,7 @@ struct RecurArgs {
   int64_t v_begin = 0;
   View gates;  // [T, ...] act, with a and b at these columns
   int64_t a_begin = 0;
-  Columns b;  // of no rows: of `gates`
+  Columns b = {};  // of no rows: of `gates`
   int32_t key_heads = 1;
   int32_t value_heads = 1;
   int32_t key_dim = 1;

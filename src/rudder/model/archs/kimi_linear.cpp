@@ -106,7 +106,7 @@ Result<std::vector<bool>> delta_layers(const HfConfig& config, size_t num_layers
   return out;
 }
 
-Result<GatedDelta> read_delta(const HfConfig& config) {
+Result<GatedDelta> read_channel_delta(const HfConfig& config) {
   GatedDelta delta;
   RUDDER_TRY(const int64_t heads, config.integer("linear_num_heads", 1, 1 << 12));
   RUDDER_TRY(const int64_t dim, config.integer("linear_head_dim", 1, 1 << 12));
@@ -142,7 +142,7 @@ Result<ModelSpec> read_kimi_linear(const HfConfig& config) {
   RUDDER_TRY_VOID(refuse_others(whole));
   RUDDER_TRY(ModelSpec spec, latent_like(whole));
   spec.ropes.clear();
-  RUDDER_TRY(const GatedDelta delta, read_delta(whole));
+  RUDDER_TRY(const GatedDelta delta, read_channel_delta(whole));
   RUDDER_TRY(const std::vector<bool> is_delta, delta_layers(whole, spec.layers.size()));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     auto& latent = std::get<LatentAttention>(spec.layers[i].mixer);

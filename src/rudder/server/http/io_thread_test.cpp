@@ -76,7 +76,7 @@ TEST(MembersTest, FewAreLookedAt) {
   for (const int64_t due : {Endable::kNever, int64_t{1'250'000}, Endable::kNever, int64_t{0}}) {
     members.add(all.emplace_back(std::make_shared<DueLater>(due)));
   }
-  members.remove(all[0].get());  // the last one has its place
+  members.remove(all[0].get());  // the last one has its index
   members.remove(all[0].get());
   int64_t first_us = 0;
   size_t found = 0;

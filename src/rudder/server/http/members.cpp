@@ -6,23 +6,23 @@
 namespace rudder::server {
 
 void Members::add(const std::shared_ptr<Endable>& member) {
-  if (!places_.emplace(member.get(), members_.size()).second) return;
+  if (!index_.emplace(member.get(), members_.size()).second) return;
   look_us_.push_back(0);
   owned_.push_back(member);
   members_.push_back(member.get());
 }
 
-// The last one takes its place.
+// The last one moves to its index.
 void Members::remove(Endable* member) {
-  const auto found = places_.find(member);
-  if (found == places_.end()) return;
-  const size_t place = found->second;
-  places_.erase(found);
-  if (place + 1 < members_.size()) {
-    look_us_[place] = look_us_.back();
-    owned_[place] = std::move(owned_.back());
-    members_[place] = members_.back();
-    places_[members_[place]] = place;
+  const auto found = index_.find(member);
+  if (found == index_.end()) return;
+  const size_t index = found->second;
+  index_.erase(found);
+  if (index + 1 < members_.size()) {
+    look_us_[index] = look_us_.back();
+    owned_[index] = std::move(owned_.back());
+    members_[index] = members_.back();
+    index_[members_[index]] = index;
   }
   look_us_.pop_back();
   owned_.pop_back();

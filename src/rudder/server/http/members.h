@@ -35,10 +35,10 @@ class Members {
   std::vector<std::weak_ptr<Endable>> due(int64_t now_us);
 
  private:
-  std::vector<int64_t> look_us_;  // when to look at the member of this place
+  std::vector<int64_t> look_us_;  // when to look at the member at this index
   std::vector<std::weak_ptr<Endable>> owned_;
   std::vector<Endable*> members_;
-  std::unordered_map<Endable*, size_t> places_;
+  std::unordered_map<Endable*, size_t> index_;
 };
 
 }  // namespace rudder::server
