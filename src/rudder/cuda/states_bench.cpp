@@ -205,6 +205,8 @@ class Mixers {
     p.v_begin = is_sum ? 0 : 2 * keys;
     p.gates.rows = rows_.data() + shape_.channels + values;
     p.gates.stride = shape_.row_width();
+    p.gates.b_rows = p.gates.rows;
+    p.gates.b_stride = p.gates.stride;
     p.gates.a_begin = is_sum ? 0 : shape_.value_heads;
     p.gates.b_begin = is_sum ? -1 : 0;
     p.key_heads = shape_.key_heads;

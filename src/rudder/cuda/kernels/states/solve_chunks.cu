@@ -81,11 +81,14 @@ class SolveBlock {
       const int t = 2 * lane_ + i;
       float beta = 0.0f;
       if (t < found.count) {
-        const auto* const gates = static_cast<const Bf16*>(p_.gates.rows) +
-                                  int64_t{found.begin + t} * p_.gates.stride + head_;
+        const int64_t token = found.begin + t;
+        const auto* const gates =
+            static_cast<const Bf16*>(p_.gates.rows) + token * p_.gates.stride + head_;
+        const auto* const of_b =
+            static_cast<const Bf16*>(p_.gates.b_rows) + token * p_.gates.b_stride + head_;
         const float a = __bfloat162float(gates[p_.gates.a_begin]);
         const float step = fminf(fmaxf(softplus(__fadd_rn(a, bias)), p_.step_low), p_.step_high);
-        beta = p_.gates.b_begin < 0 ? step : sigmoid(__bfloat162float(gates[p_.gates.b_begin]));
+        beta = p_.gates.b_begin < 0 ? step : sigmoid(__bfloat162float(of_b[p_.gates.b_begin]));
         sum[i] = fmaxf(-__fmul_rn(rate, step), kLeast);
       }
       shared_.beta[t] = beta;
