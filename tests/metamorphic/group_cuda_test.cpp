@@ -51,7 +51,11 @@ model::ModelSpec gpu_spec(TinyArch arch) {
   model::ModelSpec spec = testing::tiny_spec(arch);
   use_served_parts(spec);
   for (model::LayerSpec& layer : spec.layers) {
-    model::gated_mlp_of(layer)->width = 128;  // fp8 products need multiples of 16, of a rank too
+    // fp8 products need multiples of 16, of a rank too.
+    if (model::GatedMlp* const mlp = model::gated_mlp_of(layer)) mlp->width = 128;
+    if (model::Experts* const experts = model::experts_of(layer)) {
+      experts->width = experts->shared_width = 128;
+    }
   }
   return spec;
 }

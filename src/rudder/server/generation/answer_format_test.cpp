@@ -33,7 +33,8 @@ class AnswerFormatTest : public ::testing::Test {
     return out;
   }
   std::string document(const AnswerOptions& options, const ChoicePiece& piece) {
-    return format(options)->document(std::span(&piece, 1), {3, 1, 2});
+    return format(options)->document(
+        std::span(&piece, 1), {.prompt_tokens = 3, .cached_tokens = 1, .completion_tokens = 2});
   }
 
   std::shared_ptr<const text::Tokenizer> tokenizer_ = byte_model().tokenizer;
@@ -71,7 +72,8 @@ TEST_F(AnswerFormatTest, ChatEvents) {
           R"("content":"z"},"logprobs":null,"finish_reason":"stop","stop_reason":9}],"usage":null})" +
           "\n\n");
   std::string usage;
-  format(options)->append_end(usage, {3, 1, 2});
+  format(options)->append_end(usage,
+                              {.prompt_tokens = 3, .cached_tokens = 1, .completion_tokens = 2});
   EXPECT_EQ(usage,
             R"(data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m\"1",)"
             R"("choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
