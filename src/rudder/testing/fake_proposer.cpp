@@ -25,9 +25,9 @@ FakeProposer::FakeProposer(const step::Capacity& capacity, uint64_t seed, double
 }
 
 FakeProposer::Cell& FakeProposer::cell(const Sequence& sequence, int32_t position) {
-  const int32_t size = capacity_.block_size;
+  const int64_t size = capacity_.block_size;
   const step::BlockId block = sequence.blocks[group_][static_cast<size_t>(position / size)];
-  return memory_[static_cast<size_t>(block * size + position % size)];
+  return memory_[static_cast<size_t>(int64_t{block} * size + position % size)];
 }
 
 int32_t FakeProposer::below(int32_t n) {

@@ -127,7 +127,7 @@ void IoThread::sweep() {
   });
 }
 
-void IoThread::for_each(std::vector<std::weak_ptr<Endable>> members,
+void IoThread::for_each(const std::vector<std::weak_ptr<Endable>>& members,
                         const std::function<void(Endable&)>& action) {
   for (const std::weak_ptr<Endable>& member : members) {
     const std::shared_ptr<Endable> alive = member.lock();

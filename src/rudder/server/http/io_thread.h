@@ -89,7 +89,7 @@ class IoThread {
   std::vector<std::function<void()>> work_batch_;
 
   // Of a copy: an action may end a member, which then leaves.
-  static void for_each(std::vector<std::weak_ptr<Endable>> members,
+  static void for_each(const std::vector<std::weak_ptr<Endable>>& members,
                        const std::function<void(Endable&)>& action);
   Members sessions_;
   Members generations_;

@@ -30,8 +30,8 @@ class Members {
   void add(const std::shared_ptr<Endable>& member);
   // Nothing happens where it is not there. Each leaves before it is destroyed.
   void remove(Endable* member);
-  // Whoever acts on a member may make others leave, and walks a copy.
-  const std::vector<std::weak_ptr<Endable>>& all() const { return owned_; }
+  // Copies: whoever acts on a member may make others leave.
+  std::vector<std::weak_ptr<Endable>> all() const { return owned_; }
   std::vector<std::weak_ptr<Endable>> due(int64_t now_us);
 
  private:
