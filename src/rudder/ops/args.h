@@ -355,7 +355,7 @@ struct StepBounds {
   // Of ExpertOps::make_experts, and how many experts a token chooses at most.
   std::span<const LinearWeight> experts = {};
   int32_t max_chosen = 0;
-  int32_t max_state_heads = 0;  // value heads of a layer's RecurArgs
+  int32_t max_state_heads = 0;                     // value heads of a layer's RecurArgs
   std::span<const AttentionShape> attention = {};  // one a layer
   // Some step is cut inside an op, behind a point where it encodes (EncodeArgs) or where ranks put
   // rows together (TapSharesArgs), and stores there what other steps keep in registers.
