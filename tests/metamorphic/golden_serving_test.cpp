@@ -87,7 +87,8 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
   void compare_scores(const Got& got) {
     const std::vector<int32_t> scored(prompt_.begin() + 1, prompt_.end());
     EXPECT_EQ(got.scored, scored);
-    ASSERT_EQ(got.scores.size(), scored.size() * 4) << "logprob, rank and one token beside it";
+    ASSERT_EQ(got.scores.size(), scored.size() * 3) << "logprob, and one token beside it";
+    ASSERT_EQ(got.ranks.size(), scored.size());
     const size_t vocab = logits_.size() / prompt_.size();
     for (size_t i = 0; i < scored.size(); ++i) {
       const std::span<const float> row(logits_.data() + i * vocab, vocab);
@@ -98,10 +99,10 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
         return std::ranges::count_if(row, [&](float x) { return x > at; });
       };
       const double best = *std::ranges::max_element(row);
-      EXPECT_NEAR(got.scores[4 * i], own - std::log(sum), kTolerance) << "token " << i + 1;
-      EXPECT_GE(got.scores[4 * i + 1], nearly(own + kTolerance) + 1);
-      EXPECT_LE(got.scores[4 * i + 1], nearly(own - kTolerance));
-      EXPECT_NEAR(got.scores[4 * i + 3], best - std::log(sum), kTolerance);
+      EXPECT_NEAR(got.scores[3 * i], own - std::log(sum), kTolerance) << "token " << i + 1;
+      EXPECT_GE(got.ranks[i], nearly(own + kTolerance) + 1);
+      EXPECT_LE(got.ranks[i], nearly(own - kTolerance));
+      EXPECT_NEAR(got.scores[3 * i + 2], best - std::log(sum), kTolerance);
     }
   }
 

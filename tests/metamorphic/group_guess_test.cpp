@@ -22,13 +22,15 @@ TEST(GroupGuesses, OwnGuessesAreAllRight) {
       ask.sampling.temperature = 0;
     }
     const RankBackend& backend = rank_backends()[1];
-    const std::vector<Got> plain =
-        run(*tiny_group(backend, arch, kRoomy, {}), plain_settings(), asks).got;
-    for (const int32_t ranks : {2, 4}) {
+    for (const int32_t ranks : {2, 4, 8}) {
+      const int32_t heads = heads_for(ranks);
+      const std::vector<Got> plain =
+          run(*tiny_group(backend, arch, kRoomy, {.num_heads = heads}), plain_settings(), asks).got;
       step::Capacity capacity = kRoomy;
       capacity.drafts.max_draft = 4;
       const auto executor =
-          tiny_group(backend, arch, capacity, {.num_ranks = ranks, .guesser = Guesser::kItself});
+          tiny_group(backend, arch, capacity,
+                     {.num_ranks = ranks, .num_heads = heads, .guesser = Guesser::kItself});
       sched::SchedSettings settings = plain_settings();
       settings.max_in_flight = 2;
       const Outcome outcome = run(*executor, settings, spread_asks(asks));
@@ -44,6 +46,7 @@ class GroupHeads : public ::testing::TestWithParam<GroupParam> {
   static TinyArch arch() { return std::get<1>(GetParam()); }
 
   static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity, GroupAsk ask) {
+    ask.num_heads = heads_for(std::get<2>(GetParam()));
     return tiny_group(rank_backends()[std::get<0>(GetParam())], arch(), capacity, ask);
   }
   static std::unique_ptr<step::Executor> group(const step::Capacity& capacity, GroupAsk ask = {}) {
@@ -90,7 +93,7 @@ TEST_P(GroupHeadBits, RanksHaveTheSameBitsAndTheTextIsThatOfPlainDecoding) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
     std::vector<HashingOps::Hashes> hashes;
-    hashes.reserve(4);
+    hashes.reserve(static_cast<size_t>(std::get<2>(GetParam())));
     const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
       return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
     };
@@ -109,9 +112,13 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeads, ::testing::ValuesIn(group_params({1})
                          group_name);
 INSTANTIATE_TEST_SUITE_P(Full, GroupHeads, ::testing::ValuesIn(group_params({0, 1}).others),
                          group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeads, ::testing::ValuesIn(group_params({1}).of_eight),
+                         group_name);
 INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeadBits, ::testing::ValuesIn(group_params({1, 2}).daily),
                          group_name);
 INSTANTIATE_TEST_SUITE_P(Full, GroupHeadBits, ::testing::ValuesIn(group_params({1, 2}).others),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeadBits, ::testing::ValuesIn(group_params({1}).of_eight),
                          group_name);
 
 }  // namespace

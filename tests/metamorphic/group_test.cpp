@@ -1,6 +1,7 @@
 // Ranks of a group against one device alone: the same tokens, and logprobs and captured rows as
 // near as sums in another order are; every rank with the same bits after every op; batch-invariant
 // as one device is; and a typed error in time when a rank fails or stands still.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -31,10 +32,10 @@ class Group : public ::testing::TestWithParam<GroupParam> {
 
   static std::unique_ptr<step::Executor> group(const step::Capacity& capacity, GroupAsk ask = {}) {
     ask.num_ranks = num_ranks();
-    return tiny_group(backend(), arch(), capacity, ask);
+    return alone(capacity, std::move(ask));
   }
-  static std::unique_ptr<step::Executor> alone(const step::Capacity& capacity,
-                                               const GroupAsk& ask = {}) {
+  static std::unique_ptr<step::Executor> alone(const step::Capacity& capacity, GroupAsk ask = {}) {
+    ask.num_heads = heads_for(num_ranks());
     return tiny_group(backend(), arch(), capacity, ask);
   }
 };
@@ -144,13 +145,19 @@ TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {
 // same.
 INSTANTIATE_TEST_SUITE_P(Tiny, Group, ::testing::ValuesIn(group_params({0, 1}).daily), group_name);
 INSTANTIATE_TEST_SUITE_P(Full, Group, ::testing::ValuesIn(group_params({0, 1}).others), group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, Group, ::testing::ValuesIn(group_params({0, 1}).of_eight),
+                         group_name);
 INSTANTIATE_TEST_SUITE_P(Tiny, GroupBits, ::testing::ValuesIn(group_params({1, 2}).daily),
                          group_name);
 INSTANTIATE_TEST_SUITE_P(Full, GroupBits, ::testing::ValuesIn(group_params({1, 2}).others),
                          group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupBits, ::testing::ValuesIn(group_params({1, 2}).of_eight),
+                         group_name);
 INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, ::testing::ValuesIn(group_params({1}).daily),
                          group_name);
 INSTANTIATE_TEST_SUITE_P(Full, GroupDrafts, ::testing::ValuesIn(group_params({1}).others),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupDrafts, ::testing::ValuesIn(group_params({1}).of_eight),
                          group_name);
 
 TEST(GroupTaps, RowsAreAsWideAsOnOneDevice) {
@@ -174,7 +181,7 @@ TEST(GroupTaps, RowsAreAsWideAsOnOneDevice) {
 TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
   using Kind = Misdeed::Kind;
   for (const Kind kind : {Kind::kStands, Kind::kThrows, Kind::kSamplesLate}) {
-    for (const int32_t rank : {0, 1, 2}) {
+    for (const auto& [rank, num_ranks] : {std::pair{0, 4}, {1, 4}, {2, 4}, {7, 8}}) {
       Misdeed misdeed;
       misdeed.kind = kind;
       misdeed.rank = rank;
@@ -184,7 +191,8 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
                                                         : 300;
       const auto executor =
           tiny_group(rank_backends()[1], TinyArch::kHeadNorm, kRoomy,
-                     {.num_ranks = 4,
+                     {.num_ranks = num_ranks,
+                      .num_heads = heads_for(num_ranks),
                       .patience_ms = patience_ms,
                       .wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
                         return std::make_unique<MisbehavingOps>(std::move(inner), misdeed);
@@ -251,6 +259,7 @@ class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int3
 };
 
 // What ranks divide a mixer by; of a state space whose norm is over all channels one rank has all.
+// Of no mixer they have nothing each.
 int32_t heads_of(const model::LayerSpec& layer) {
   if (const auto* const delta = std::get_if<model::GatedDelta>(&layer.mixer)) {
     return delta->key_heads;
@@ -259,19 +268,24 @@ int32_t heads_of(const model::LayerSpec& layer) {
   if (const model::StateSpace* const space = space_of(layer)) {
     return space->norm_runs == 0 ? space->heads : std::gcd(space->heads, space->norm_runs);
   }
-  return attention_of(layer)->num_heads;
+  if (const model::LatentAttention* const latent = latent_of(layer)) return latent->shape.num_heads;
+  const model::Attention* const attention = attention_of(layer);
+  return attention == nullptr ? 0 : attention->num_heads;
 }
 
 TEST_P(GoldenGroup, AsOneDevice) {
   const int32_t num_ranks = std::get<1>(GetParam());
   const exec::LoadedModel alone = load(1);
-  const int32_t num_heads = heads_of(alone.spec.layers[0]);
-  if (num_heads % num_ranks != 0) {
+  const auto indivisible = std::ranges::find_if(
+      alone.spec.layers,
+      [&](const model::LayerSpec& layer) { return heads_of(layer) % num_ranks != 0; });
+  if (indivisible != alone.spec.layers.end()) {
+    const std::string which = fmt::format("of layer {}", indivisible - alone.spec.layers.begin());
     try {
       load(num_ranks);
-      FAIL() << num_heads << " heads were divided among " << num_ranks << " ranks";
+      FAIL() << "the heads " << which << " were divided among " << num_ranks << " ranks";
     } catch (const std::runtime_error& error) {
-      EXPECT_NE(std::string(error.what()).find("of layer 0"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(which), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find("cannot be divided"), std::string::npos)
           << error.what();
     }
@@ -302,15 +316,19 @@ std::vector<std::string> golden_group_names() {
   std::sort(names.begin(), names.end());
   return names;
 }
+std::string golden_name(const ::testing::TestParamInfo<std::tuple<std::string, int32_t>>& test) {
+  std::string name = std::get<0>(test.param) + "_" + std::to_string(std::get<1>(test.param));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenGroup,
                          ::testing::Combine(::testing::ValuesIn(golden_group_names()),
                                             ::testing::Values(2, 4)),
-                         [](const auto& test) {
-                           std::string name = std::get<0>(test.param) + "_" +
-                                              std::to_string(std::get<1>(test.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         golden_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GoldenGroup,
+                         ::testing::Combine(::testing::ValuesIn(golden_group_names()),
+                                            ::testing::Values(8)),
+                         golden_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

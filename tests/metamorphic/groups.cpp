@@ -38,7 +38,7 @@ const std::vector<RankBackend>& rank_backends() {
 
 std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch arch,
                                            const step::Capacity& capacity, const GroupAsk& ask) {
-  const model::ModelSpec whole = testing::tiny_spec(arch);
+  const model::ModelSpec whole = testing::tiny_spec(arch, ask.num_heads);
   std::vector<std::unique_ptr<step::Executor>> executors;
   for (const CommPtr& comm : cpu::HostComm::make_group(ask.num_ranks, ask.patience_ms)) {
     exec::DeviceExecutor::Model model;
@@ -80,6 +80,11 @@ void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>
     EXPECT_EQ(expected[i].scored, got[i].scored) << what;
     expect_near_numbers(expected[i].logprobs, got[i].logprobs, error, what);
     expect_near_numbers(expected[i].scores, got[i].scores, error, what);
+    ASSERT_EQ(expected[i].ranks.size(), got[i].ranks.size()) << what;
+    for (size_t j = 0; j < got[i].ranks.size();
+         ++j) {  // of two tokens that are as likely, either is first
+      ASSERT_NEAR(expected[i].ranks[j], got[i].ranks[j], 1) << what;
+    }
     ASSERT_EQ(expected[i].captured.size(), got[i].captured.size()) << what;
     for (const auto& [position, row] : expected[i].captured) {
       expect_near_numbers(row, got[i].captured.at(position), row_error, what);
@@ -123,6 +128,7 @@ GroupParams group_params(const std::vector<size_t>& backends) {
     const int32_t ranks = params.daily.size() / backends.size() % 2 == 0 ? 2 : 4;
     add(params.daily, pair, ranks);
     add(params.others, pair, ranks == 2 ? 4 : 2);
+    add(params.of_eight, pair, 8);
   }
   for (const Pair& pair : other_pairs(backends)) {
     for (const int32_t ranks : {2, 4}) add(params.others, pair, ranks);

@@ -1,6 +1,7 @@
 // Groups of CPU ranks over tiny models, and what holds them against one device alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,6 +33,7 @@ using RankWrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Op
 
 struct GroupAsk {
   int32_t num_ranks = 1;
+  int32_t num_heads = testing::kTinyHeads;  // of the whole model
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
   step::RankedTree tree = {};  // of a draft head, which guesses chains without one
@@ -79,9 +81,13 @@ class HashingOps final : public testing::PassingOps {
 using GroupParam = std::tuple<size_t, testing::TinyArch, int32_t>;
 std::string group_name(const ::testing::TestParamInfo<GroupParam>& test);
 struct GroupParams {
-  // `daily`: every model once, backends and ranks in turn
-  std::vector<GroupParam> daily, others;
+  // `daily`: every model once, backends and ranks in turn; `of_eight`: the same on eight ranks
+  std::vector<GroupParam> daily, others, of_eight;
 };
 GroupParams group_params(const std::vector<size_t>& backends);
+// Heads of a tiny model that so many ranks divide.
+constexpr int32_t heads_for(int32_t num_ranks) {
+  return std::max(num_ranks, testing::kTinyHeads);
+}
 
 }  // namespace rudder::metamorphic

@@ -42,6 +42,17 @@ TinyHead tiny_head(Guesser guesser) {
   }
 }
 
+// Of a draft head for a model: as many as tiny models of its size have.
+int32_t head_heads(const model::ModelSpec& whole) {
+  const bool is_wide = std::ranges::any_of(whole.layers, [](const model::LayerSpec& layer) {
+    const model::Attention* const attention = model::attention_of(layer);
+    const model::LatentAttention* const latent = model::latent_of(layer);
+    return (attention != nullptr && attention->num_heads > testing::kTinyHeads) ||
+           (latent != nullptr && latent->shape.num_heads > testing::kTinyHeads);
+  });
+  return is_wide ? 8 : testing::kTinyHeads;
+}
+
 }  // namespace
 
 std::string guesser_name(Guesser guesser) {
@@ -98,7 +109,7 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
         value_of(model::shard_assistant(spec, rank)),
         value_of(testing::random_assistant_weights(spec, *model.ops, 13)));
   } else {
-    model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+    model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser), head_heads(whole));
     if (change) change(head);
     RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
     model.draft = std::make_unique<exec::HeadProposer>(
@@ -137,7 +148,7 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
     return;
   }
   if (stages.size() == 1 || !has_kv(guesser) || guesser == Guesser::kItself) return;
-  model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+  model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser), head_heads(whole));
   RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
   model::join_head(head, stages);
 }

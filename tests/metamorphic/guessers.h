@@ -38,7 +38,7 @@ std::string guesser_name(Guesser guesser);
 
 // That runs of a few random sequences have at least: these repeat little.
 constexpr uint64_t least_drafts(Guesser guesser) {
-  return guesser == Guesser::kLookUp ? 5 : 100;  // random texts repeat little
+  return guesser == Guesser::kLookUp ? 5 : 80;  // random texts repeat little
 }
 // Whether it can guess for the model.
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);

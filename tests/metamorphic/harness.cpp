@@ -426,7 +426,7 @@ class Loop {
     got.scored.insert(got.scored.end(), output.scored.begin(), output.scored.end());
     for (const step::TokenLogprobs& l : output.scores) {
       got.scores.push_back(l.logprob);
-      got.scores.push_back(static_cast<float>(l.rank));
+      got.ranks.push_back(l.rank);
       for (const auto& [token, logprob] : l.top) {
         got.scores.push_back(static_cast<float>(token));
         got.scores.push_back(logprob);
@@ -491,6 +491,7 @@ void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
     EXPECT_EQ(expected[i].logprobs, got[i].logprobs) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].scored, got[i].scored) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].scores, got[i].scores) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].ranks, got[i].ranks) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].clipped_samples, got[i].clipped_samples) << what << ", sequence " << i;
     EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;

@@ -130,7 +130,8 @@ struct Got {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<int32_t> scored;
-  std::vector<float> scores;  // of each scored token: logprob, rank, then the likeliest
+  std::vector<float> scores;   // of each scored token: logprob, then the likeliest and theirs
+  std::vector<int32_t> ranks;  // of each scored token among all
   step::SeqEnd end = step::SeqEnd::kNone;
   int32_t cached_tokens = 0;
   int32_t num_draft = 0;     // tokens that were guessed for it

@@ -46,8 +46,11 @@ class StagesOfRanks : public ::testing::TestWithParam<std::tuple<int32_t, int32_
   static int32_t num_stages() { return std::get<0>(GetParam()); }
   static int32_t num_ranks() { return std::get<1>(GetParam()); }
   static TinyArch arch() { return std::get<2>(GetParam()); }
+  // With a layer for each stage.
   static StagedRanks group() {
-    return {.arch = arch(), .whole = testing::tiny_spec(arch()), .num_ranks = num_ranks()};
+    model::ModelSpec whole = testing::tiny_spec(arch());
+    while (std::ssize(whole.layers) < num_stages()) whole.layers.push_back(whole.layers[1]);
+    return {.arch = arch(), .whole = std::move(whole), .num_ranks = num_ranks()};
   }
   static StagedRanks staged() {
     StagedRanks staged = group();
@@ -106,12 +109,11 @@ TEST_P(StagesOfRanks, GuessOnTheLastStage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, StagesOfRanks,
-                         ::testing::Values(std::tuple{2, 2, TinyArch::kPreNorm},
-                                           std::tuple{3, 2, TinyArch::kSandwich},
-                                           std::tuple{2, 2, TinyArch::kHeadNorm},
-                                           std::tuple{2, 4, TinyArch::kPostNorm},
-                                           std::tuple{2, 2, TinyArch::kGated}));
+INSTANTIATE_TEST_SUITE_P(
+    Tiny, StagesOfRanks,
+    ::testing::Values(std::tuple{2, 2, TinyArch::kPreNorm}, std::tuple{3, 2, TinyArch::kSandwich},
+                      std::tuple{2, 2, TinyArch::kHeadNorm}, std::tuple{2, 4, TinyArch::kPostNorm},
+                      std::tuple{4, 2, TinyArch::kHeadNorm}, std::tuple{2, 2, TinyArch::kGated}));
 
 // At its second product.
 class BadRankOps final : public testing::PassingOps {

@@ -10,9 +10,9 @@ namespace rudder::testing {
 
 using tensor::DType;
 
-model::DraftHeadSpec tiny_head_spec(TinyHead kind) {
+model::DraftHeadSpec tiny_head_spec(TinyHead kind, int32_t num_heads) {
   const bool shares_embedding = kind != TinyHead::kOwnEmbedding;
-  const model::ModelSpec target = tiny_spec(TinyArch::kPreNorm);
+  const model::ModelSpec target = tiny_spec(TinyArch::kPreNorm, num_heads);
   model::DraftHeadSpec spec;
   spec.layer = target;
   spec.layer.layers.resize(1);
@@ -21,7 +21,8 @@ model::DraftHeadSpec tiny_head_spec(TinyHead kind) {
   attention.qkv_bias = false;
   model::gated_mlp_of(spec.layer.layers[0])->bias = false;
   spec.target_hidden = target.hidden;
-  spec.draft_vocab = (target.vocab + 2) / 3;
+  spec.draft_vocab =
+      num_heads == kTinyHeads ? (target.vocab + 2) / 3 : 140;  // a part for each of eight
   spec.aux_layers = {2, 0, 1};
   spec.norm_before_fc = !shares_embedding;
   spec.norm_before_residual = !shares_embedding;
@@ -55,7 +56,8 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
   if (!spec.is_product()) {
     std::vector<int32_t> ids;
     ids.reserve(static_cast<size_t>(spec.draft_vocab));
-    for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(3 * i);
+    const int32_t apart = (spec.layer.vocab - 1) / (spec.draft_vocab - 1);
+    for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(apart * i);
     RUDDER_TRY(weights.target_ids,
                ops.upload({ids.data(), DType::kI32, {spec.draft_vocab}}, DType::kI32));
   }

@@ -110,7 +110,7 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
 }
 
 // Every layer keeps one row of each token.
-void make_latent(model::ModelSpec& spec) {
+void make_latent(model::ModelSpec& spec, int32_t num_heads) {
   spec.ropes.push_back({.theta = 10000,
                         .rotary_dim = 8,
                         .scaling = model::RopeYarn{
@@ -118,7 +118,7 @@ void make_latent(model::ModelSpec& spec) {
   spec.query_growth = {.slope = 0.2, .period = 24};
   model::LatentAttention latent{
       .hidden = spec.hidden,
-      .shape = {.num_heads = 4, .nope_dim = 12, .rope_dim = 8, .value_dim = 20, .rank = 24},
+      .shape = {.num_heads = num_heads, .nope_dim = 12, .rope_dim = 8, .value_dim = 20, .rank = 24},
       .query_rank = 40,
       .scale = 0.25f,
       .bias = true,
@@ -146,20 +146,23 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
   }
   if (arch == TinyArch::kDelta) {
     spec.ropes[0].rotary_dim = attention.head_dim / 4;
-    const model::GatedDelta delta{
-        .key_heads = 4, .value_heads = 8, .key_dim = 12, .value_dim = 8, .conv_length = 4};
+    const model::GatedDelta delta{.key_heads = attention.num_heads,
+                                  .value_heads = 2 * attention.num_heads,
+                                  .key_dim = 12,
+                                  .value_dim = 8,
+                                  .conv_length = 4};
     spec.layers.front().mixer = delta;
     spec.layers.back().mixer = model::ShortConv{.width = 80, .length = 3, .bias = true};
   }
   if (arch == TinyArch::kSpaces) {
-    model::StateSpace space{.heads = 8,
-                            .groups = 4,
+    model::StateSpace space{.heads = 2 * attention.num_heads,
+                            .groups = attention.num_heads,
                             .head_dim = 12,
                             .state_dim = 8,
                             .conv_length = 4,
                             .step_low = 0.25f,
                             .step_high = 2,
-                            .norm_runs = 4};
+                            .norm_runs = attention.num_heads};
     spec.layers.front().mixer = space;
     spec.layers.front().mlp = model::NoMlp{};
     space.groups = 2;
@@ -169,7 +172,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
         model::Parallel{.hidden = spec.hidden, .attention = attention, .space = space};
     spec.layers.back().mixer = model::NoMixer{};
   }
-  if (arch == TinyArch::kLatent) make_latent(spec);
+  if (arch == TinyArch::kLatent) make_latent(spec, attention.num_heads);
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kSinks) add_biased_experts(spec);
@@ -197,7 +200,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
 
 }  // namespace
 
-model::ModelSpec tiny_spec(TinyArch arch) {
+model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
   model::ModelSpec spec;
   spec.architecture = tiny_arch_name(arch);
   spec.hidden = 64;
@@ -205,8 +208,8 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   spec.max_positions = 512;
 
   model::Attention attention;
-  attention.num_heads = 4;
-  attention.num_kv_heads = 2;
+  attention.num_heads = num_heads;
+  attention.num_kv_heads = num_heads / 2;
   attention.head_dim = 16;
   model::GatedMlp mlp;
   mlp.width = 96;
@@ -215,6 +218,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     case TinyArch::kPreNorm:
       attention.qkv_bias = true;
       mlp.bias = true;
+      if (num_heads != kTinyHeads) attention.num_kv_heads = num_heads;
       break;
     case TinyArch::kSandwich:
       norms.post = true;

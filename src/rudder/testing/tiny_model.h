@@ -48,9 +48,12 @@ inline constexpr TinyArch kTinyArchs[] = {
     TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,  TinyArch::kHeadNorm,
     TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths, TinyArch::kExperts};
 std::string_view tiny_arch_name(TinyArch arch);
+inline constexpr int32_t kTinyHeads = 4;
 
-// vocab 160, hidden 64, 3 layers, 512 positions.
-model::ModelSpec tiny_spec(TinyArch arch);
+// vocab 160, hidden 64, 3 layers, 512 positions. With eight heads its mixers can be divided among
+// eight ranks: the KV heads of kPreNorm are one of each rank, of others two ranks or all have the
+// same.
+model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads = kTinyHeads);
 // Some of its layers give back the blocks that their windows have passed.
 bool has_windows(TinyArch arch);
 
@@ -60,8 +63,9 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
                                       const model::Stage& stage = {});
 
 enum class TinyHead : uint8_t {
-  // Of another width than tiny models have, for any of them: it knows every third token, reads what
-  // enters layers 2, 0 and 1, and norms wherever a head may.
+  // Of another width than tiny models have, for any of them: it knows every third token (with more
+  // heads
+  // the first 140), reads what enters layers 2, 0 and 1, and norms wherever a head may.
   kOwnEmbedding,
   // As wide as the model, whose embedding it reads; it norms nowhere that it need not.
   kSharedEmbedding,
@@ -69,7 +73,7 @@ enum class TinyHead : uint8_t {
   kProduct,
 };
 // kOwnEmbedding is for any tiny model, the others for those that do not scale their embedding.
-model::DraftHeadSpec tiny_head_spec(TinyHead kind);
+model::DraftHeadSpec tiny_head_spec(TinyHead kind, int32_t num_heads = kTinyHeads);
 inline bool takes_head(const model::ModelSpec& spec, TinyHead kind) {
   return kind == TinyHead::kOwnEmbedding || spec.embed_scale == 1;
 }
