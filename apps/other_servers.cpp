@@ -29,7 +29,6 @@ constexpr Hint kHints[] = {
     {"-pp", kOneGpu},
     {"-dp", kOneGpu},
     {"--distributed-executor-backend", kOneGpu},
-    {"--enable-expert-parallel", kOneGpu},
     {"-sc", "use --speculative-config"},
     {"--ngram-prompt-lookup-max", "use --prompt-lookup-max"},
     {"--ngram-prompt-lookup-min", "use --prompt-lookup-min"},

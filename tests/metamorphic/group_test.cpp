@@ -160,6 +160,43 @@ INSTANTIATE_TEST_SUITE_P(Full, GroupDrafts, ::testing::ValuesIn(group_params({1}
 INSTANTIATE_TEST_SUITE_P(FullEight, GroupDrafts, ::testing::ValuesIn(group_params({1}).of_eight),
                          group_name);
 
+// Ranks that have whole experts: of those that a token has chosen each adds its own.
+class GroupExperts : public Group {
+ protected:
+  static std::unique_ptr<step::Executor> by_expert(const step::Capacity& capacity,
+                                                   GroupAsk ask = {}) {
+    ask.by_expert = true;
+    return group(capacity, std::move(ask));
+  }
+};
+
+TEST_P(GroupExperts, AsOneDeviceAlsoUnderTaps) {
+  std::vector<Ask> asks = random_asks(12, 21, 24);
+  add_random_taps(asks, alone(kRoomy, {.has_taps = true})->capacity(), 22);
+  std::vector<HashingOps::Hashes> hashes;
+  hashes.reserve(static_cast<size_t>(num_ranks()));
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+    return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
+  };
+  const auto executor = by_expert(kRoomy, {.has_taps = true, .wrap = wrap});
+  const Outcome got = run(*executor, busy_settings(), spread_asks(asks));
+  for (const HashingOps::Hashes& rank : hashes) EXPECT_EQ(rank, hashes[0]);
+  if (std::get<0>(GetParam()) == 2) return;  // other tokens than those of one device, by rounding
+  expect_nearly_same(run(*alone(kRoomy, {.has_taps = true}), plain_settings(), asks).got, got.got,
+                     kNear, 2e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupExperts,
+                         ::testing::Values(GroupParam{1, TinyArch::kExperts, 2},
+                                           GroupParam{0, TinyArch::kSinks, 2},
+                                           GroupParam{1, TinyArch::kByLayer, 4},
+                                           GroupParam{2, TinyArch::kSinks, 2}),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupExperts,
+                         ::testing::Values(GroupParam{1, TinyArch::kExperts, 8},
+                                           GroupParam{2, TinyArch::kByLayer, 8}),
+                         group_name);
+
 TEST(GroupTaps, RowsAreAsWideAsOnOneDevice) {
   const auto geometry_of = [](TinyArch arch, int32_t num_ranks) {
     return tiny_group(rank_backends()[0], arch, kRoomy, {.num_ranks = num_ranks, .has_taps = true})
@@ -241,10 +278,11 @@ void expect_same_lens(const exec::LoadedModel& alone, const exec::LoadedModel& g
 // the test of one device (golden_serving_test.cpp) compares with them; this one with that device.
 class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int32_t>> {
  protected:
-  static exec::LoadedModel load(int32_t num_ranks) {
+  static exec::LoadedModel load(int32_t num_ranks, bool by_expert = false) {
     const auto checkpoint = value_of(weights::Checkpoint::open_folder(
         std::string(RUDDER_SOURCE_DIR) + "/tests/golden/" + std::get<0>(GetParam())));
     exec::ExecSettings settings;
+    settings.enable_expert_parallel = by_expert;
     settings.max_model_len = 96;
     settings.kv_cache_memory_bytes = 4 << 20;
     settings.enable_steering = true;
@@ -305,6 +343,38 @@ TEST_P(GoldenGroup, AsOneDevice) {
   expect_nearly_same(run(*alone.executor, settings, asks).got,
                      run(*group.executor, settings, asks).got, kNear);
   expect_same_lens(alone, group);
+}
+
+// The experts of each format, those of one tensor and of many.
+TEST_P(GoldenGroup, WholeExpertsAsOneDevice) {
+  const int32_t num_ranks = std::get<1>(GetParam());
+  const exec::LoadedModel alone = load(1);
+  const auto has_experts = [](const model::LayerSpec& layer) {
+    return experts_of(layer) != nullptr;
+  };
+  if (std::ranges::none_of(alone.spec.layers, has_experts)) {
+    EXPECT_THROW(load(num_ranks, true), std::runtime_error);
+    return;
+  }
+  for (const model::LayerSpec& layer : alone.spec.layers) {
+    const model::Experts* const experts = experts_of(layer);
+    if (heads_of(layer) % num_ranks != 0) return;
+    if (experts == nullptr || experts->count % num_ranks == 0) continue;
+    EXPECT_THROW(load(num_ranks, true), std::runtime_error);
+    return;
+  }
+  const exec::LoadedModel group = load(num_ranks, true);
+  EXPECT_LT(group.memory.weights.bytes, alone.memory.weights.bytes);
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 8;
+  settings.max_num_batched_tokens = 50;
+  std::vector<Ask> asks = spread_asks(random_asks(6, 41, 24));
+  for (Ask& ask : asks) {
+    if (ask.prompt.size() > 60) ask.prompt.resize(60);
+    ask.max_len = std::min(ask.max_len, static_cast<int32_t>(ask.prompt.size()) + 24);
+  }
+  expect_nearly_same(run(*alone.executor, settings, asks).got,
+                     run(*group.executor, settings, asks).got, kNear);
 }
 
 std::vector<std::string> golden_group_names() {

@@ -38,7 +38,10 @@ const std::vector<RankBackend>& rank_backends() {
 
 std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch arch,
                                            const step::Capacity& capacity, const GroupAsk& ask) {
-  const model::ModelSpec whole = testing::tiny_spec(arch, ask.num_heads);
+  model::ModelSpec whole = testing::tiny_spec(arch, ask.num_heads);
+  for (model::LayerSpec& layer : whole.layers) {
+    if (model::Experts* const experts = experts_of(layer)) experts->by_expert = ask.by_expert;
+  }
   std::vector<std::unique_ptr<step::Executor>> executors;
   for (const CommPtr& comm : cpu::HostComm::make_group(ask.num_ranks, ask.patience_ms)) {
     exec::DeviceExecutor::Model model;

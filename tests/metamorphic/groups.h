@@ -34,6 +34,7 @@ using RankWrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Op
 struct GroupAsk {
   int32_t num_ranks = 1;
   int32_t num_heads = testing::kTinyHeads;  // of the whole model
+  bool by_expert = false;                   // how ranks divide experts
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
   step::RankedTree tree = {};  // of a draft head, which guesses chains without one

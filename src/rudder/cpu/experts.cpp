@@ -167,14 +167,22 @@ void Experts::expert_linear(const ops::ExpertLinearArgs& args) {
   const int64_t out = args.activation ? weight_out / 2 : weight_out;
   const int64_t num_pairs = args.chosen.shape.numel();
   const int64_t rows_each = args.x.shape[0] == num_pairs ? 1 : args.chosen.shape[1];
-  const auto* const chosen = args.chosen.as<int32_t>();
-  begins_.assign(experts.size() + 1, 0);
-  for (int64_t pair = 0; pair < num_pairs; ++pair) ++begins_[static_cast<size_t>(chosen[pair]) + 1];
+  // Behind those of the weight's experts are the pairs of all others.
+  const auto expert_of = [&](int64_t pair) {
+    const int64_t expert = args.chosen.as<int32_t>()[pair] - args.first;
+    const bool has_it = expert >= 0 && expert < std::ssize(experts);
+    return has_it ? static_cast<size_t>(expert) : experts.size();
+  };
+  begins_.assign(experts.size() + 2, 0);
+  for (int64_t pair = 0; pair < num_pairs; ++pair) ++begins_[expert_of(pair) + 1];
   std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
   pairs_.resize(static_cast<size_t>(num_pairs));
   std::vector<int64_t> next(begins_.begin(), begins_.end() - 1);
   for (int64_t pair = 0; pair < num_pairs; ++pair) {
-    pairs_[static_cast<size_t>(next[static_cast<size_t>(chosen[pair])]++)] = pair;
+    pairs_[static_cast<size_t>(next[expert_of(pair)]++)] = pair;
+  }
+  for (int64_t i = begins_[experts.size()]; i < num_pairs; ++i) {
+    std::fill_n(args.out.as<float>() + pairs_[static_cast<size_t>(i)] * out, out, 0.0f);
   }
   for (size_t e = 0; e < experts.size(); ++e) {
     const int64_t count = begins_[e + 1] - begins_[e];

@@ -265,6 +265,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   const int64_t experts = experts_of(weight);
   RUDDER_CHECK(args.x.dtype == input_dtype(weight) && args.x.shape[1] == weight.in,
                "expert_linear of {}", shapes({&args.x, &args.out}));
+  RUDDER_CHECK(args.first == 0, "experts from {} on", args.first);
   if (tokens == 0) return;
   if (!reserve(tokens * chosen, experts)) return run_("expert_linear", {&args.chosen}, no_memory);
   ExpertProductParams params;

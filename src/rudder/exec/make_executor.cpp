@@ -13,6 +13,7 @@
 #include "rudder/exec/adapter_table.h"
 #include "rudder/exec/check_trees.h"
 #include "rudder/exec/device_executor.h"
+#include "rudder/exec/divide_experts.h"
 #include "rudder/exec/draft_sources.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
@@ -424,8 +425,9 @@ size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
 Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
                                   const StepLimits& limits) {
-  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(const model::ModelSpec spec,
+             read_divided_spec(checkpoint, settings, *devices.front()));
   RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
@@ -437,8 +439,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
                                  const ExecSettings& settings, const StepLimits& limits,
                                  const LoadProgress& progress) {
   LoadedModels models;
-  RUDDER_TRY(models.spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(models.spec, read_divided_spec(checkpoint, settings, *devices.front()));
   RUDDER_TRY_VOID(
       check_trees(limits, models.spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,

@@ -36,6 +36,9 @@ void ExecSettings::declare(SettingsTable& table) {
       "Stages that the layers are divided among, each on a rank that runs the next step while "
       "later stages run this one (docs/parallel.md); on a CPU they share its threads and "
       "memory.");
+  table.add("enable-expert-parallel", &enable_expert_parallel,
+            "The ranks of --tensor-parallel-size divide the experts of a mixture among them, not "
+            "the neurons of each expert (docs/parallel.md); on a CPU.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,
             "Longest sequence, prompt and output together; 0 takes the model's own length, or what "
             "the KV cache holds when that is less.");

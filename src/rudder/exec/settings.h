@@ -26,6 +26,7 @@ struct ExecSettings {
   int32_t threads = 0;
   int32_t tensor_parallel_size = 1;
   int32_t pipeline_parallel_size = 1;
+  bool enable_expert_parallel = false;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;

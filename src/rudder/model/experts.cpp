@@ -23,10 +23,26 @@ int64_t four_byte_width(int64_t numbers) {
   return 2 * numbers;
 }
 
+// The neurons that a rank loads of each expert that it has some of.
+Extent neurons_of(const Experts& mlp, ops::Rank rank) {
+  return mlp.by_expert ? Extent{mlp.width} : Extent{mlp.width, ops::equal_share(mlp.width, rank)};
+}
+
+// Of a product of all experts a rank loads those of `held`.
+void keep_experts(LinearModule& module, ops::Share held) {
+  const size_t each = module.parts.size() / static_cast<size_t>(module.experts);
+  for (size_t i = 0; i < module.parts.size(); ++i) {
+    const auto expert = static_cast<int64_t>(i / each);
+    if (expert >= held.begin && expert < held.begin + held.count) continue;
+    for (Extent& rows : module.parts[i].rows) rows.share = {0, 0};
+  }
+  module.experts = held.count;
+}
+
 // Of a checkpoint with a tensor for each expert.
 void list_apart(const Experts& mlp, int64_t hidden, const Experts::Names& names,
                 ops::LinearWeight* gate_up, ops::LinearWeight* down, LayerTensors& out) {
-  const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
+  const Extent width = neurons_of(mlp, out.rank);
   std::vector<std::string> inner;
   std::vector<std::string> outer;
   for (int32_t e = 0; e < mlp.count; ++e) {
@@ -82,7 +98,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                    ValueKind::kGain);
   }
   if (mlp.own_norms) list_norms(hidden, names, weights, out);
-  const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
+  const Extent width = neurons_of(mlp, out.rank);
   ops::LinearWeight* const gate_up = target_in(weights, &Weights::gate_up);
   ops::LinearWeight* const down = target_in(weights, &Weights::down);
   const size_t first = out.linears.size();
@@ -98,6 +114,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   }
   for (LinearModule& module : std::span(out.linears).subspan(first)) {
     module.use = ops::ProductUse::kExperts;
+    if (mlp.by_expert) keep_experts(module, ops::equal_share(mlp.count, out.rank));
   }
   if (mlp.shared_width == 0) return;
   const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};
@@ -218,12 +235,17 @@ ops::View run_chosen(const Experts& mlp, const Experts::Weights& weights, const 
                      .x_scale = in.scale,
                      .chosen = chosen,
                      .weight = &weights.gate_up,
+                     .first = mlp.first,
                      .activation = mlp.activation,
                      .out = activated});
   const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
   const ops::View made = shaped(scratch[6], pairs, weights.down.out);
-  ops.expert_linear(
-      {.x = rows.x, .x_scale = rows.scale, .chosen = chosen, .weight = &weights.down, .out = made});
+  ops.expert_linear({.x = rows.x,
+                     .x_scale = rows.scale,
+                     .chosen = chosen,
+                     .weight = &weights.down,
+                     .first = mlp.first,
+                     .out = made});
   return made;
 }
 

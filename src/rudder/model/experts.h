@@ -48,6 +48,10 @@ struct Experts {
   //   norm(shared(in)) + norm(sum of weights * experts(norm(x))), the weights of norm(x)
   // Source: transformers, Gemma4TextDecoderLayer with enable_moe_block.
   bool own_norms = false;
+  // Ranks divide the experts, not the neurons of each (expert parallel). What a shared expert has
+  // and the router are divided as without it.
+  bool by_expert = false;
+  int32_t first = 0;  // of the experts that this rank has, then
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
   // "<experts>.<e>." as well. With a name for gate and up there is one tensor of all experts for

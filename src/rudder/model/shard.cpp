@@ -82,7 +82,14 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     mlp->width /= rank.count;
   }
   if (Experts* const mlp = experts_of(layer)) {
+    if (mlp->by_expert && mlp->count % rank.count != 0) {
+      return indivisible(fmt::format("the {} experts of layer {}", mlp->count, index), rank);
+    }
+    if (mlp->by_expert) {
+      mlp->first = static_cast<int32_t>(ops::equal_share(mlp->count, rank).begin);
+    }
     for (int32_t* const width : {&mlp->width, &mlp->shared_width}) {
+      if (mlp->by_expert && width == &mlp->width) continue;
       if (*width % rank.count != 0) {
         return indivisible(fmt::format("the {} neurons of an expert of layer {}", *width, index),
                            rank);

@@ -43,13 +43,14 @@ struct RouteTappedArgs {
 };
 
 // Row t * k + j of `out` is x times the weight of expert chosen[t, j], and that expert's bias where
-// its parts have one (LinearPart.bias). x has one row a token, which
-// all of its experts read, or one for each of them.
+// its parts have one (LinearPart.bias); 0 where the weight has other experts. x has one row a
+// token, which all of its experts read, or one for each of them.
 struct ExpertLinearArgs {
   View x;                                // [T, in] or [T * k, in], in the form weight->input
   View x_scale = {};                     // [rows of x] f32, when x is F8E4M3
   View chosen;                           // [T, k] i32
   const LinearWeight* weight = nullptr;  // of make_experts
+  int64_t first = 0;                     // of its experts
   // Where there is one, the product's rows are gate and up side by side, and out = act(gate) * up
   // of them (GatedActArgs), half as wide.
   std::optional<Activation> activation = {};

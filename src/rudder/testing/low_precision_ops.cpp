@@ -158,6 +158,7 @@ class LowPrecisionOps final : public PassingOps {
                                          .x_scale = {},
                                          .chosen = args.chosen,
                                          .weight = args.weight,
+                                         .first = args.first,
                                          .activation = args.activation,
                                          .out = out.view()});
     out.done();
