@@ -48,7 +48,7 @@ std::optional<ops::KvFormat> kv_codes(std::string_view kv_cache_dtype) {
 
 // Of a replica.
 int32_t ranks_of(const exec::ExecSettings& settings) {
-  return settings.tensor_parallel_size * settings.pipeline_parallel_size;
+  return settings.parallel.ranks * settings.parallel.stages;
 }
 
 Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
@@ -60,7 +60,7 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
     return unsupported_on(settings.quantization.head, "a CPU, whose head is as --dtype says",
                           "head-format");
   }
-  const int32_t num_stages = settings.pipeline_parallel_size;
+  const int32_t num_stages = settings.parallel.stages;
   const int32_t num_ranks = ranks_of(settings);
   const int32_t num_cores = usable_cores();
   if (num_ranks > 1 && num_ranks > num_cores) {
@@ -83,11 +83,11 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
   cpu.num_threads = std::max(1, threads / num_ranks);
   for (int32_t stage = 0; stage < num_stages; ++stage) {
-    if (settings.tensor_parallel_size == 1) {
+    if (settings.parallel.ranks == 1) {
       RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
       continue;
     }
-    for (auto& comm : cpu::HostComm::make_group(settings.tensor_parallel_size)) {
+    for (auto& comm : cpu::HostComm::make_group(settings.parallel.ranks)) {
       cpu.comm = std::move(comm);
       RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
     }
@@ -111,14 +111,14 @@ constexpr int32_t kMostGpuRanks = 4;  // of a group; the kernels take 8, which n
 // On `first_device` and those behind it, one for each rank of each stage.
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_device) {
   RUDDER_TRY(cuda::CudaOpsSettings cuda, cuda_settings(settings));
-  const int32_t num_ranks = settings.tensor_parallel_size;
+  const int32_t num_ranks = settings.parallel.ranks;
   if (num_ranks > kMostGpuRanks) {
     return unsupported_on(fmt::format("more than {} ranks ({})", kMostGpuRanks, num_ranks), "GPUs",
                           "tensor-parallel-size");
   }
   std::vector<int32_t> devices(static_cast<size_t>(ranks_of(settings)));
   std::iota(devices.begin(), devices.end(), first_device);
-  if (settings.pipeline_parallel_size > 1) {
+  if (settings.parallel.stages > 1) {
     return cuda::make_cuda_stages(cuda, devices, num_ranks);
   }
   if (num_ranks > 1) return cuda::make_cuda_ranks(cuda, devices);
@@ -194,7 +194,7 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
 
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
   // Stages on a CPU have one memory; GPUs have one each.
-  if (settings.device == "cpu") settings.gpu_memory_utilization /= settings.pipeline_parallel_size;
+  if (settings.device == "cpu") settings.gpu_memory_utilization /= settings.parallel.stages;
   if (num_replicas == 1) return settings;
   if (settings.device == "cuda") return gpus_of_replica(settings, num_replicas);
   const int32_t num_cores = usable_cores();

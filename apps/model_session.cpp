@@ -417,7 +417,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
-  const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
+  const std::string backend = describe_devices(devices, resolved.parallel.stages);
   ops::Ops& first = *devices.front().front();
   RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
@@ -472,7 +472,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
   engine::EngineSettings engine_settings = settings.engine;
   engine_settings.prefix_key_secret = secret;
-  engine_settings.num_cohorts = resolved.pipeline_parallel_size;
+  engine_settings.num_cohorts = resolved.parallel.stages;
   if (!settings.streams_to_clients && !engine_settings.max_itl_ms) engine_settings.max_itl_ms = 0;
   engine::ReplicaParts front = std::move(replicas.front());
   replicas.erase(replicas.begin());

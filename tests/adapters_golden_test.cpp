@@ -83,8 +83,8 @@ class Server {
     exec::ExecSettings settings;
     settings.max_model_len = kBlocks * 16;
     settings.kv_cache_memory_bytes = 24 << 20;
-    settings.tensor_parallel_size = shape.ranks;
-    settings.pipeline_parallel_size = shape.stages;
+    settings.parallel.ranks = shape.ranks;
+    settings.parallel.stages = shape.stages;
     settings.lora.enable = shape.has_adapters;
     settings.lora.max_loras = 2;
     settings.lora.max_rank = 6;

@@ -63,8 +63,8 @@ class SteeredRun {
     exec::ExecSettings settings;
     settings.max_model_len = kBlocks * 16;
     settings.kv_cache_memory_bytes = 16 << 20;
-    settings.tensor_parallel_size = shape.ranks;
-    settings.pipeline_parallel_size = shape.stages;
+    settings.parallel.ranks = shape.ranks;
+    settings.parallel.stages = shape.stages;
     settings.enable_steering = true;
     settings.steering_memory_mb = 1;
     settings.capture_memory_mb = 4;

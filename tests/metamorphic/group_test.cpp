@@ -282,7 +282,7 @@ class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int3
     const auto checkpoint = value_of(weights::Checkpoint::open_folder(
         std::string(RUDDER_SOURCE_DIR) + "/tests/golden/" + std::get<0>(GetParam())));
     exec::ExecSettings settings;
-    settings.enable_expert_parallel = by_expert;
+    settings.parallel.by_expert = by_expert;
     settings.max_model_len = 96;
     settings.kv_cache_memory_bytes = 4 << 20;
     settings.enable_steering = true;

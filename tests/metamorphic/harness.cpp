@@ -428,8 +428,7 @@ class Loop {
       got.scores.push_back(l.logprob);
       got.ranks.push_back(l.rank);
       for (const auto& [token, logprob] : l.top) {
-        got.scores.push_back(static_cast<float>(token));
-        got.scores.push_back(logprob);
+        got.scores.insert(got.scores.end(), {static_cast<float>(token), logprob});
       }
     }
     got.end = output.end;

@@ -401,7 +401,7 @@ class GoldenPipeline : public ::testing::TestWithParam<std::string> {
     exec::ExecSettings settings;
     settings.max_model_len = 96;
     settings.kv_cache_memory_bytes = 4 << 20;
-    settings.pipeline_parallel_size = num_stages;
+    settings.parallel.stages = num_stages;
     exec::Ranks ranks;
     for (int32_t i = 0; i < num_stages; ++i) {
       ranks.push_back(value_of(

@@ -196,7 +196,7 @@ class GoldenStagesOfRanks : public ::testing::TestWithParam<const char*> {
     exec::ExecSettings settings;
     settings.max_model_len = 96;
     settings.kv_cache_memory_bytes = 4 << 20;
-    settings.pipeline_parallel_size = num_stages;
+    settings.parallel.stages = num_stages;
     settings.capture_memory_mb = 1;
     exec::Ranks ranks;
     for (int32_t stage = 0; stage < num_stages; ++stage) {

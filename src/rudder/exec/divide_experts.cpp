@@ -8,7 +8,7 @@ Result<model::ModelSpec> read_divided_spec(const weights::Checkpoint& checkpoint
                                            const ExecSettings& settings, ops::Ops& device) {
   constexpr const char* kWhere = "enable-expert-parallel";
   RUDDER_TRY(model::ModelSpec spec, model::read_spec(checkpoint));
-  if (!settings.enable_expert_parallel) return spec;
+  if (!settings.parallel.by_expert) return spec;
   bool has_experts = false;
   for (model::LayerSpec& layer : spec.layers) {
     if (model::Experts* const experts = model::experts_of(layer)) {

@@ -52,12 +52,13 @@ struct Division {
 };
 
 Result<std::vector<model::Stage>> stages_of(const weights::Checkpoint& checkpoint,
-                                            const model::ModelSpec& spec, const ops::Ops& ops,
+                                            const model::ModelSpec& spec, ops::Ops& ops,
                                             const ExecSettings& settings,
                                             const StepLimits& limits) {
-  if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
+  RUDDER_TRY_VOID(check_trees(limits, spec, ops, settings.parallel.stages));
+  if (settings.parallel.stages == 1) return std::vector<model::Stage>(1);
   RUDDER_TRY(std::vector<model::Stage> stages,
-             model::divide_checkpoint(checkpoint, spec, ops, settings.pipeline_parallel_size));
+             model::divide_checkpoint(checkpoint, spec, ops, settings.parallel.stages));
   if (limits.draft_model == nullptr) return stages;
   RUDDER_TRY(const std::unique_ptr<DraftSource> source, read_source(limits, spec));
   RUDDER_TRY_VOID(source->join(stages));  // it is where the model samples
@@ -428,7 +429,6 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY(const model::ModelSpec spec,
              read_divided_spec(checkpoint, settings, *devices.front()));
-  RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
   return budget_all(
@@ -441,8 +441,6 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   LoadedModels models;
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY(models.spec, read_divided_spec(checkpoint, settings, *devices.front()));
-  RUDDER_TRY_VOID(
-      check_trees(limits, models.spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),

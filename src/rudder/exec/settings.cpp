@@ -28,15 +28,15 @@ void ExecSettings::declare(SettingsTable& table) {
                    "int8_per_token_head by a scale of each token and head, made as it is written.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
-  table.add("tensor-parallel-size", &tensor_parallel_size, 1, 64,
+  table.add("tensor-parallel-size", &parallel.ranks, 1, 64,
             "Ranks that compute the model together, each with a share of every layer "
             "(docs/parallel.md); on a CPU they share its threads and memory.");
   table.add(
-      "pipeline-parallel-size", &pipeline_parallel_size, 1, 64,
+      "pipeline-parallel-size", &parallel.stages, 1, 64,
       "Stages that the layers are divided among, each on a rank that runs the next step while "
       "later stages run this one (docs/parallel.md); on a CPU they share its threads and "
       "memory.");
-  table.add("enable-expert-parallel", &enable_expert_parallel,
+  table.add("enable-expert-parallel", &parallel.by_expert,
             "The ranks of --tensor-parallel-size divide the experts of a mixture among them, not "
             "the neurons of each expert (docs/parallel.md); on a CPU.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,

@@ -24,9 +24,12 @@ struct ExecSettings {
   QuantizationSettings quantization;
   std::string kv_cache_dtype = "auto";
   int32_t threads = 0;
-  int32_t tensor_parallel_size = 1;
-  int32_t pipeline_parallel_size = 1;
-  bool enable_expert_parallel = false;
+  // How devices divide the model (docs/parallel.md).
+  struct Parallel {
+    int32_t ranks = 1;  // of each stage
+    int32_t stages = 1;
+    bool by_expert = false;  // whole experts on ranks, not slices of each
+  } parallel;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;
