@@ -10,11 +10,13 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "metamorphic/harness.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/ops/ops.h"
+#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
@@ -94,18 +96,35 @@ sched::SchedSettings sharing() {
   return settings;
 }
 
-class TiersTest : public ::testing::TestWithParam<TinyArch> {
+// A device that the host does not reach, as executors see it: records are copied on a lane of its
+// own, by several threads.
+class ApartOps final : public testing::PassingOps, public ops::ReaderOps {
+ public:
+  ApartOps() : PassingOps(cpu::make_reference_ops()) {}
+  bool is_host() const override { return false; }
+  ops::ReaderOps* reader_ops() override { return this; }
+  std::unique_ptr<ops::Ops> make_reader() const override { return cpu::make_reference_ops(); }
+  int64_t reader_bytes() const override { return 0; }
+};
+
+class TiersTest : public ::testing::TestWithParam<std::tuple<TinyArch, bool>> {
  protected:
+  static TinyArch arch() { return std::get<0>(GetParam()); }
+  static Backend backend() {
+    if (!std::get<1>(GetParam())) return backends().front();
+    Backend apart = backends().front();
+    apart.make = [] { return std::make_unique<ApartOps>(); };
+    return apart;
+  }
   void SetUp() override { fs::remove_all(folder_); }
   void TearDown() override { fs::remove_all(folder_); }
 
   Outcome serve(const std::vector<Ask>& asks, int64_t disk_bytes, bool has_tiers = true) {
-    const Backend& backend = backends().front();
-    step::Capacity capacity = small_cache(GetParam());
-    if (has_tiers) capacity.tiers = tiers_of(backend, GetParam(), capacity, disk_bytes);
+    step::Capacity capacity = small_cache(arch());
+    if (has_tiers) capacity.tiers = tiers_of(backend(), arch(), capacity, disk_bytes);
     exec::DeviceExecutor::Options options;
     options.record_folder = folder_;
-    const auto executor = tiny_executor(backend, GetParam(), capacity, options);
+    const auto executor = tiny_executor(backend(), arch(), capacity, options);
     return run(*executor, sharing(), asks);
   }
 
@@ -146,8 +165,13 @@ TEST_P(TiersTest, TheNextProcessFindsWhatIsInFiles) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, TiersTest, ::testing::Values(TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kDelta),
-    [](const auto& test) { return std::string(testing::tiny_arch_name(test.param)); });
+    Kinds, TiersTest,
+    ::testing::Combine(::testing::Values(TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kDelta),
+                       ::testing::Bool()),
+    [](const auto& test) {
+      return std::string(testing::tiny_arch_name(std::get<0>(test.param))) +
+             (std::get<1>(test.param) ? "_apart" : "");
+    });
 
 }  // namespace
 }  // namespace rudder::metamorphic

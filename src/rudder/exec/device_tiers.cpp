@@ -9,6 +9,9 @@ namespace rudder::exec {
 
 namespace {
 
+// A thread makes 10 GB/s of checksums or so; they shall not hold up a link of 60.
+constexpr int32_t kLaneThreads = 8;
+
 std::span<std::byte> memory_of(const ops::View& view) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
@@ -20,13 +23,20 @@ Result<std::unique_ptr<RecordMemory>> start_tiers(ops::Ops& ops, const step::Cap
                                                   const ops::View& states,
                                                   const std::string& folder) {
   if (capacity.tiers.empty()) return nullptr;
-  if (!ops.is_host()) return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
+  std::unique_ptr<ops::Ops> lane;
+  if (!ops.is_host())
+    lane = ops.reader_ops() == nullptr ? nullptr : ops.reader_ops()->make_reader();
+  if (!ops.is_host() && lane == nullptr) {
+    return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
+  }
   const std::span<std::byte> all = memory_of(pool);
   const auto scales = static_cast<size_t>(capacity.num_blocks * layout.scale_bytes);
   RecordMemory::Parts parts = {
       .caps = capacity.tiers,
       .num_groups = capacity.kv_groups.size(),
-      .device = {.scales = all.first(scales),
+      .num_threads = lane == nullptr ? 1 : kLaneThreads,
+      .device = {.lane = std::move(lane),
+                 .scales = all.first(scales),
                  .blocks = all.subspan(scales),
                  .states = capacity.states.empty() ? std::span<std::byte>() : memory_of(states),
                  .num_blocks = capacity.num_blocks,

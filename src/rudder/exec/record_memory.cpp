@@ -13,19 +13,25 @@
 #include "rudder/exec/record_format.h"
 
 namespace rudder::exec {
+namespace {
+
+bool changes_file(const step::RecordCopy& copy) {
+  return copy.move == step::RecordMove::kWrite || copy.move == step::RecordMove::kErase;
+}
+
+ops::View view_of(std::span<std::byte> bytes) {
+  return {bytes.data(), tensor::DType::kU8, {std::ssize(bytes)}};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<RecordMemory>> RecordMemory::start(Parts parts) {
   RUDDER_CHECK(!parts.caps.empty() && parts.caps.has_disk() == parts.files.has_value());
   std::unique_ptr<RecordMemory> memory(new RecordMemory(std::move(parts)));
-  const step::TierCaps& caps = memory->parts_.caps;
-  const int64_t bytes =
-      caps.plain_records * memory->plain_bytes_ + caps.stated_records * memory->stated_bytes_;
-  memory->host_.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-  if (memory->host_ == nullptr) {
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("{} bytes of host memory are not to be had", bytes), "kv-host-gib");
+  RUDDER_TRY_VOID(memory->allocate());
+  for (Worker& worker : memory->workers_) {
+    memory->threads_.emplace_back([raw = memory.get(), &worker] { raw->work(worker); });
   }
-  memory->thread_ = std::thread([raw = memory.get()] { raw->work(); });
   return memory;
 }
 
@@ -40,8 +46,35 @@ RecordMemory::~RecordMemory() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  begun_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  begun_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Result<std::span<std::byte>> RecordMemory::host_memory(int64_t bytes) {
+  if (ops::Ops* const lane = parts_.device.lane.get()) {
+    RUDDER_TRY(const ops::View pinned, lane->allocate_staging(bytes));
+    return std::span(static_cast<std::byte*>(pinned.data), static_cast<size_t>(bytes));
+  }
+  owned_.emplace_back(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+  if (owned_.back() == nullptr) {
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("{} bytes of host memory are not to be had", bytes), "kv-host-gib");
+  }
+  return std::span(owned_.back().get(), static_cast<size_t>(bytes));
+}
+
+Result<void> RecordMemory::allocate() {
+  const step::TierCaps& caps = parts_.caps;
+  RUDDER_TRY(host_,
+             host_memory(caps.plain_records * plain_bytes_ + caps.stated_records * stated_bytes_));
+  workers_.resize(static_cast<size_t>(parts_.num_threads));
+  for (Worker& worker : workers_) {
+    if (caps.has_disk()) {
+      RUDDER_TRY(worker.bounce, host_memory(std::max(plain_bytes_, stated_bytes_)));
+    }
+    if (parts_.device.lane != nullptr) worker.copied = parts_.device.lane->make_event();
+  }
+  return {};
 }
 
 std::vector<step::StoredRecord> RecordMemory::stored() const {
@@ -55,7 +88,7 @@ void RecordMemory::begin(std::span<const step::RecordCopy> copies) {
     queue_.insert(queue_.end(), copies.begin(), copies.end());
     num_running_ += copies.size();
   }
-  begun_.notify_one();
+  begun_.notify_all();
 }
 
 std::vector<step::RecordDone> RecordMemory::take_done(bool waits) {
@@ -64,26 +97,38 @@ std::vector<step::RecordDone> RecordMemory::take_done(bool waits) {
   return std::exchange(done_, {});
 }
 
-// Loads go before what nobody waits for; of equal ones the first. Erasing and writing files keep
-// their order: a file that is written anew was erased before.
-void RecordMemory::work() {
-  pthread_setname_np(pthread_self(), "rudder-records");
+// Loads go before what nobody waits for; of equal ones the first. Writing and erasing files keep
+// their order, since a file that is written anew was erased before: one thread at a time does so.
+std::deque<step::RecordCopy>::iterator RecordMemory::next_copy() {
   const auto is_awaited = [](const step::RecordCopy& copy) {
     return copy.move == step::RecordMove::kLoad || copy.move == step::RecordMove::kFetch;
   };
+  const auto awaited = std::ranges::find_if(queue_, is_awaited);
+  if (awaited != queue_.end()) return awaited;
+  return std::ranges::find_if(queue_, [this](const step::RecordCopy& copy) {
+    return !(changes_files_ && changes_file(copy));
+  });
+}
+
+void RecordMemory::work(Worker& worker) {
+  pthread_setname_np(pthread_self(), "rudder-records");
   std::unique_lock lock(mutex_);
   for (;;) {
-    begun_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    auto next = queue_.end();
+    begun_.wait(lock, [&] { return stopping_ || (next = next_copy()) != queue_.end(); });
     if (stopping_) return;
-    const auto awaited = std::ranges::find_if(queue_, is_awaited);
-    const auto next = awaited == queue_.end() ? queue_.begin() : awaited;
     const step::RecordCopy copy = std::move(*next);
     queue_.erase(next);
+    if (changes_file(copy)) changes_files_ = true;
     lock.unlock();
     const int64_t start_us = clock_.now_us();
-    step::RecordDone done = run(copy);
+    step::RecordDone done = run(copy, worker);
     done.us = clock_.now_us() - start_us;
     lock.lock();
+    if (changes_file(copy)) {
+      changes_files_ = false;
+      begun_.notify_one();
+    }
     done_.push_back(done);
     --num_running_;
     ended_.notify_one();
@@ -101,7 +146,7 @@ std::span<std::byte> RecordMemory::place(step::RecordId record, step::RecordPart
   const int64_t room = record < caps.plain_records ? plain_bytes_ : stated_bytes_;
   const int64_t bytes = record_bytes(caps, parts);
   RUDDER_CHECK(bytes <= room, "a record of {} bytes in a place of {}", bytes, room);
-  return {host_.get() + begin, static_cast<size_t>(bytes)};
+  return host_.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
 }
 
 // Of each part that the record has, in its order: where the device has it (two pieces of a block
@@ -130,33 +175,67 @@ void RecordMemory::each_part(const step::RecordCopy& copy, const CopyPart& copy_
     next(piece(device.states, copy.state, device.num_states));
 }
 
-bool RecordMemory::take(const step::RecordCopy& copy, std::span<const std::byte> record) {
-  if (!is_sealed(parts_.caps, copy.key, copy.parts, record)) return false;
-  each_part(copy, [&](std::span<std::byte> to, size_t at) {
-    if (!to.empty()) std::memcpy(to.data(), record.data() + at, to.size());
-  });
-  return true;
+// Each part that the device has, and its place in the record; false: a fault of the device.
+template <typename Copy, typename CopyOnLane>
+bool RecordMemory::copy_parts(const step::RecordCopy& copy, std::span<std::byte> record,
+                              Worker& worker, const Copy& on_host, const CopyOnLane& on_lane) {
+  const auto each = [&](const auto& copy_part) {
+    each_part(copy, [&](std::span<std::byte> device, size_t at) {
+      if (!device.empty()) copy_part(device, record.subspan(at, device.size()));
+    });
+  };
+  ops::Ops* const lane = parts_.device.lane.get();
+  if (lane == nullptr) {
+    each(on_host);
+    return true;
+  }
+  {
+    const std::lock_guard lock(lane_);
+    each([&](std::span<std::byte> device, std::span<std::byte> host) {
+      on_lane(*lane, view_of(device), view_of(host));
+    });
+    lane->record(*worker.copied);
+  }
+  return worker.copied->wait().has_value();
 }
 
-step::RecordDone RecordMemory::run(const step::RecordCopy& copy) {
+bool RecordMemory::take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker) {
+  using Bytes = std::span<std::byte>;
+  return is_sealed(parts_.caps, copy.key, copy.parts, record) &&
+         copy_parts(
+             copy, record, worker,
+             [](Bytes to, Bytes from) { std::memcpy(to.data(), from.data(), to.size()); },
+             [](ops::Ops& lane, const ops::View& to, const ops::View& from) {
+               lane.copy_in(to, from);
+             });
+}
+
+bool RecordMemory::store(const step::RecordCopy& copy, std::span<std::byte> record,
+                         Worker& worker) {
+  using Bytes = std::span<std::byte>;
+  const bool ok = copy_parts(
+      copy, record, worker,
+      [](Bytes from, Bytes to) { std::memcpy(to.data(), from.data(), from.size()); },
+      [](ops::Ops& lane, const ops::View& from, const ops::View& to) { lane.copy_out(to, from); });
+  if (ok) seal_record(parts_.caps, copy.key, copy.parts, record);
+  return ok;
+}
+
+step::RecordDone RecordMemory::run(const step::RecordCopy& copy, Worker& worker) {
   step::RecordDone done = {.id = copy.id, .ok = true};
   switch (copy.move) {
-    case step::RecordMove::kStore: {
-      const std::span<std::byte> record = place(copy.record, copy.parts);
-      each_part(copy, [&](std::span<std::byte> from, size_t at) {
-        if (!from.empty()) std::memcpy(record.data() + at, from.data(), from.size());
-      });
-      seal_record(parts_.caps, copy.key, copy.parts, record);
+    case step::RecordMove::kStore:
+      done.ok = store(copy, place(copy.record, copy.parts), worker);
       break;
-    }
     case step::RecordMove::kLoad:
-      done.ok = take(copy, place(copy.record, copy.parts));
+      done.ok = take(copy, place(copy.record, copy.parts), worker);
       done.is_bad = !done.ok;
       break;
     case step::RecordMove::kFetch: {
-      bounce_.resize(static_cast<size_t>(record_bytes(parts_.caps, copy.parts)));
-      const Result<void> read = parts_.files->read(copy.key, copy.parts, bounce_);
-      done.ok = read && take(copy, bounce_);
+      const auto bytes = static_cast<size_t>(record_bytes(parts_.caps, copy.parts));
+      const std::span<std::byte> bounce = worker.bounce.first(bytes);
+      const Result<void> read = parts_.files->read(copy.key, copy.parts, bounce);
+      done.ok = read && take(copy, bounce, worker);
       done.is_bad = !done.ok && (read || read.error().code != ErrorCode::kNotFound);
       break;
     }

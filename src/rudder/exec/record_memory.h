@@ -1,7 +1,9 @@
 // RecordMemory: the tiers behind a device's memory: places for records in host memory and a folder
-// of files, and the thread that copies records between them and the device (step/records.h), beside
-// the steps. It reads blocks and states that are written for good and writes such as nobody uses
-// (cache.C9), so it waits for no step and no step waits for it. The engine thread calls it.
+// of files, and the threads that copy records between them and the device (step/records.h), beside
+// the steps. On a GPU copies have a stream of their own, and several threads make and compare
+// checksums meanwhile: one has 10 GB/s or so, the link some fifty. It reads blocks and states that
+// are written for good and writes such as nobody uses (cache.C9), so it waits for no step and no
+// step waits for it. The engine thread calls it.
 #pragma once
 
 #include <condition_variable>
@@ -18,16 +20,16 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
 #include "rudder/exec/record_files.h"
-#include "rudder/ops/args.h"
+#include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
 
 namespace rudder::exec {
 
 class RecordMemory {
  public:
-  // What of the device records are copied from and to: of host memory, whose bytes a thread of the
-  // host may copy.
+  // What of the device records are copied from and to.
   struct Device {
+    std::unique_ptr<ops::Ops> lane = {};  // of a GPU: copies on its stream; null: the host's memory
     std::span<std::byte> scales;  // of all blocks, one behind another; empty: there are none
     std::span<std::byte> blocks;  // their keys and values
     std::span<std::byte> states;
@@ -37,6 +39,7 @@ class RecordMemory {
   struct Parts {
     step::TierCaps caps;
     int32_t num_groups = 1;
+    int32_t num_threads = 1;
     Device device;
     std::optional<RecordFiles> files;  // where the caps have a disk
   };
@@ -52,10 +55,23 @@ class RecordMemory {
  private:
   explicit RecordMemory(Parts parts);
 
-  void work();
-  step::RecordDone run(const step::RecordCopy& copy);
+  // What a thread has of its own.
+  struct Worker {
+    std::span<std::byte> bounce;         // of files that are read
+    std::unique_ptr<ops::Event> copied;  // with a lane
+  };
+
+  Result<void> allocate();
+  Result<std::span<std::byte>> host_memory(int64_t bytes);
+  std::deque<step::RecordCopy>::iterator next_copy();
+  void work(Worker& worker);
+  step::RecordDone run(const step::RecordCopy& copy, Worker& worker);
   std::span<std::byte> place(step::RecordId record, step::RecordParts parts);
-  bool take(const step::RecordCopy& copy, std::span<const std::byte> record);
+  bool store(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
+  bool take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
+  template <typename Copy, typename CopyOnLane>
+  bool copy_parts(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker,
+                  const Copy& on_host, const CopyOnLane& on_lane);
   template <typename CopyPart>
   void each_part(const step::RecordCopy& copy, const CopyPart& copy_part) const;
 
@@ -63,17 +79,20 @@ class RecordMemory {
   Parts parts_;
   int64_t plain_bytes_ = 0;  // of a place
   int64_t stated_bytes_ = 0;
-  std::unique_ptr<std::byte[]> host_;
-  std::vector<std::byte> bounce_;  // of files that are read
+  std::vector<std::unique_ptr<std::byte[]>> owned_;  // where no lane owns it
+  std::span<std::byte> host_;
+  std::vector<Worker> workers_;
+  std::mutex lane_;  // of parts_.device.lane
 
   std::mutex mutex_;
   std::condition_variable begun_;
   std::condition_variable ended_;
   std::deque<step::RecordCopy> queue_;
   std::vector<step::RecordDone> done_;
-  size_t num_running_ = 0;  // queued ones too
+  size_t num_running_ = 0;      // queued ones too
+  bool changes_files_ = false;  // a thread writes or erases one
   bool stopping_ = false;
-  std::thread thread_;  // last
+  std::vector<std::thread> threads_;  // last
 };
 
 }  // namespace rudder::exec

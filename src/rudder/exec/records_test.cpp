@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -33,7 +34,8 @@ constexpr int64_t kScaleBytes = 16;
 constexpr step::RecordParts kBoth = step::group_part(0) | step::group_part(1);
 
 // Two KV groups; eight blocks and four states of bytes that differ everywhere.
-class RecordsTest : public ::testing::Test {
+// By one thread and by several.
+class RecordsTest : public ::testing::TestWithParam<int32_t> {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("records-" + std::to_string(::getpid()));
@@ -55,6 +57,7 @@ class RecordsTest : public ::testing::Test {
     auto memory = RecordMemory::start(
         {.caps = kCaps,
          .num_groups = 2,
+         .num_threads = GetParam(),
          .device = {.scales = all.first(8 * kScaleBytes),
                     .blocks = all.subspan(8 * kScaleBytes, 8 * (112 - kScaleBytes)),
                     .states = all.last(4 * 37),
@@ -110,7 +113,7 @@ class RecordsTest : public ::testing::Test {
   int64_t last_id_ = 0;
 };
 
-TEST_F(RecordsTest, WhatComesBackIsWhatWent) {
+TEST_P(RecordsTest, WhatComesBackIsWhatWent) {
   const auto kv = std::pair(block(1), block(5));
   const auto kept = state(2);
   store_and_write();
@@ -135,7 +138,7 @@ TEST_F(RecordsTest, WhatComesBackIsWhatWent) {
 }
 
 // Whatever a file has become, nothing of it reaches the device.
-TEST_F(RecordsTest, AFileThatIsNotWhatWasWrittenIsAMiss) {
+TEST_P(RecordsTest, AFileThatIsNotWhatWasWrittenIsAMiss) {
   const auto change = [](size_t at) {
     return [at](std::string& bytes) { bytes[at] = static_cast<char>(bytes[at] ^ 1); };
   };
@@ -167,7 +170,53 @@ TEST_F(RecordsTest, AFileThatIsNotWhatWasWrittenIsAMiss) {
   }
 }
 
-TEST_F(RecordsTest, AFileUnderAnothersNameIsAMiss) {
+// Several on their way at once, whose files change: each block has its own bytes in the end, and
+// the file of a key is the last that was written.
+TEST_P(RecordsTest, ManyAtOnceEndInAnyOrder) {
+  std::vector<std::vector<std::byte>> blocks;
+  for (int64_t i = 0; i < 4; ++i) blocks.push_back(block(i));
+  const auto copy = [&](step::RecordMove move, int32_t record, step::BlockId at) {
+    step::RecordCopy made = copy_of(move, {at, -1}, -1);
+    made.id = ++last_id_;
+    made.key.low = static_cast<uint64_t>(record);
+    made.record = record;
+    return made;
+  };
+  const auto run_all = [&](const std::vector<step::RecordCopy>& copies) {
+    memory_->begin(copies);
+    std::vector<int64_t> ended;
+    while (ended.size() < copies.size()) {
+      for (const step::RecordDone& done : memory_->take_done(true)) {
+        EXPECT_TRUE(done.ok) << done.id;
+        ended.push_back(done.id);
+      }
+    }
+    std::ranges::sort(ended);
+    for (size_t i = 0; i < copies.size(); ++i) EXPECT_EQ(ended[i], copies[i].id);
+  };
+  using Move = step::RecordMove;
+  for (int32_t round = 0; round < 50; ++round) {
+    std::vector<step::RecordCopy> copies;
+    for (int32_t i = 0; i < 4; ++i) copies.push_back(copy(Move::kStore, i, i));
+    run_all(copies);
+    copies.clear();
+    for (int32_t i = 0; i < 4; ++i) {
+      for (const Move move : {Move::kWrite, Move::kErase, Move::kWrite}) {
+        copies.push_back(copy(move, i, -1));
+      }
+      copies.push_back(copy(Move::kLoad, i, 4 + i));
+    }
+    run_all(copies);
+    for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(block(4 + i), blocks[static_cast<size_t>(i)]);
+    EXPECT_EQ(memory_->stored().size(), 4u);
+    copies.clear();
+    for (int32_t i = 0; i < 4; ++i) copies.push_back(copy(Move::kFetch, i, 7 - i));
+    run_all(copies);
+    for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(block(7 - i), blocks[static_cast<size_t>(i)]);
+  }
+}
+
+TEST_P(RecordsTest, AFileUnderAnothersNameIsAMiss) {
   store_and_write();
   const std::string name = file().filename();
   fs::rename(file(), folder_ / ("00000000000000070000000000000007" + name.substr(32)));
@@ -178,7 +227,7 @@ TEST_F(RecordsTest, AFileUnderAnothersNameIsAMiss) {
 }
 
 // As where the disk is full: a process that may write no more.
-TEST_F(RecordsTest, AWriteThatFailsLeavesNothing) {
+TEST_P(RecordsTest, AWriteThatFailsLeavesNothing) {
   ASSERT_TRUE(run(copy_of(step::RecordMove::kStore, {1, 5}, 2)).ok);
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit old = {};
@@ -194,7 +243,7 @@ TEST_F(RecordsTest, AWriteThatFailsLeavesNothing) {
   }
 }
 
-TEST_F(RecordsTest, WhatAKilledProcessLeftIsRemoved) {
+TEST_P(RecordsTest, WhatAKilledProcessLeftIsRemoved) {
   memory_.reset();
   std::ofstream(folder_ / "0011.kv.half") << "begun";
   std::ofstream(folder_ / "note.txt") << "not ours";
@@ -204,19 +253,21 @@ TEST_F(RecordsTest, WhatAKilledProcessLeftIsRemoved) {
   EXPECT_TRUE(memory_->stored().empty());
 }
 
-TEST_F(RecordsTest, OneProcessAtATimeHasTheFolder) {
+TEST_P(RecordsTest, OneProcessAtATimeHasTheFolder) {
   const auto second = RecordFiles::open(folder_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().where, "kv-disk-dir");
 }
 
-TEST_F(RecordsTest, TheFoldersSecretStays) {
+TEST_P(RecordsTest, TheFoldersSecretStays) {
   const auto first = folder_secret(folder_);
   ASSERT_TRUE(first) << first.error().to_string();
   EXPECT_EQ(first->size(), 32u);
   EXPECT_EQ(*folder_secret(folder_), *first);
   EXPECT_NE(*folder_secret(folder_ / "other"), *first);
 }
+
+INSTANTIATE_TEST_SUITE_P(Threads, RecordsTest, ::testing::Values(1, 4));
 
 TEST(Checksum, EveryBitCounts) {
   std::vector<std::byte> bytes(147);
