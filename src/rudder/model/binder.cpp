@@ -431,12 +431,13 @@ void Binder::prefetch(const std::string& name) const {
   if (const TensorInfo* tensor = checkpoint_.find(name)) checkpoint_.prefetch(*tensor);
 }
 
-Result<void> Binder::check_all_taken(const WeightNames& names) const {
+Result<void> Binder::check_all_taken(const WeightNames& names, std::string_view prefix) const {
   std::string left;
   std::string file;
   int count = 0;
   for (const TensorInfo& tensor : checkpoint_.tensors()) {
-    if (taken_.contains(tensor.name) || is_ignored(tensor.name, names)) continue;
+    if (!tensor.name.starts_with(prefix) || taken_.contains(tensor.name)) continue;
+    if (is_ignored(tensor.name, names)) continue;
     if (file.empty()) file = tensor.file;
     if (++count <= 5) left += fmt::format("{}'{}'", left.empty() ? "" : ", ", tensor.name);
   }

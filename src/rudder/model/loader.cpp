@@ -43,7 +43,17 @@ struct StoredModel {
     for (size_t i = 0; i < spec.layers.size(); ++i) {
       RUDDER_TRY_VOID(take_tensors(layer_tensors(spec, names, i, nullptr, rank)));
     }
+    pass_over_mtp();
     return binder.check_all_taken(names);
+  }
+
+  // A layer behind the last one that guesses further tokens (mtp.h).
+  void pass_over_mtp() {
+    const std::string behind = layer_behind(names, spec.layers.size());
+    if (!binder.has(behind + "eh_proj.weight")) return;
+    for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+      if (tensor.name.starts_with(behind)) binder.pass_over(tensor.name);
+    }
   }
 
   Result<void> take_tensors(const LayerTensors& tensors) {
@@ -149,6 +159,15 @@ class Loader {
     report();
     log_what_was_chosen();
     return std::move(out_);
+  }
+
+  Result<int64_t> load_list(const LayerTensors& tensors, std::string_view prefix) {
+    RUDDER_TRY_VOID(stored_.take_tensors(tensors));
+    RUDDER_TRY_VOID(binder_.check_all_taken(names_, prefix));
+    RUDDER_TRY_VOID(binder_.read_for(ops_));
+    RUDDER_TRY_VOID(load_tensors(tensors));
+    RUDDER_TRY_VOID(checkpoint_.check_unchanged());
+    return out_.bytes;
   }
 
  private:
@@ -401,6 +420,13 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
                              const Stage& stage) {
   RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
   return Loader(checkpoint, quantisation, spec, names, ops, progress, stage).load();
+}
+
+Result<int64_t> load_list(const Checkpoint& checkpoint, const ModelSpec& spec,
+                          const WeightNames& names, const LayerTensors& tensors,
+                          std::string_view prefix, ops::Ops& ops) {
+  RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
+  return Loader(checkpoint, quantisation, spec, names, ops, {}, {}).load_list(tensors, prefix);
 }
 
 Result<View> upload_table(const View& stored, ops::Ops& ops) {

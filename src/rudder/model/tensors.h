@@ -174,6 +174,12 @@ Member* target_in(Weights* weights, Member Weights::*member) {
 // `spec` is the whole model's. Without a rank: of one that is alone.
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights = nullptr, ops::Rank rank = {});
+// The same by names behind `prefix`, whatever the layer's own is.
+LayerTensors layer_tensors_behind(std::string prefix, const ModelSpec& spec,
+                                  const WeightNames& names, size_t layer,
+                                  LayerWeights* weights = nullptr, ops::Rank rank = {});
+// What the names of a layer's tensors begin with: "model.layers.0.".
+std::string layer_behind(const WeightNames& names, size_t layer);
 // Of no layer, besides the embedding, the head and its norm; of the first stage.
 LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names,
                            Weights* weights = nullptr);
