@@ -103,12 +103,7 @@ View flat(View view) {
 
 }  // namespace
 
-Result<MtpSpec> read_mtp(const Checkpoint& checkpoint, const ModelSpec& target) {
-  RUDDER_TRY(const Architecture* const architecture, find_architecture(target.architecture));
-  MtpSpec spec;
-  spec.names = names_in(architecture->names, checkpoint);
-  spec.names.ignored_prefixes.clear();  // the model passes its head over
-  RUDDER_TRY_VOID(find_tensors(checkpoint, target, spec));
+Result<ModelSpec> mtp_layers(const ModelSpec& target) {
   const LayerSpec* const like = last_reading_layer(target);
   if (like == nullptr) return unfit("an MTP head of a model of which no layer keeps every token");
   if (!std::holds_alternative<OneStream>(target.residual)) {
@@ -119,10 +114,20 @@ Result<MtpSpec> read_mtp(const Checkpoint& checkpoint, const ModelSpec& target) 
   }
   LayerSpec layer = *like;
   layer.mlp = target.layers.back().mlp;
-  spec.layers = target;
-  spec.layers.layers = {std::move(layer)};
-  spec.layers.tied_head = false;
-  spec.layers.stage = {.index = 1, .count = 2, .first_layer = 0, .num_layers = 1};
+  ModelSpec layers = target;
+  layers.layers = {std::move(layer)};
+  layers.tied_head = false;
+  layers.stage = {.index = 1, .count = 2, .first_layer = 0, .num_layers = 1};
+  return layers;
+}
+
+Result<MtpSpec> read_mtp(const Checkpoint& checkpoint, const ModelSpec& target) {
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(target.architecture));
+  MtpSpec spec;
+  spec.names = names_in(architecture->names, checkpoint);
+  spec.names.ignored_prefixes.clear();  // the model passes its head over
+  RUDDER_TRY_VOID(find_tensors(checkpoint, target, spec));
+  RUDDER_TRY(spec.layers, mtp_layers(target));
   return spec;
 }
 

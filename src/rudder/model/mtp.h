@@ -52,9 +52,12 @@ struct MtpWeights {
   int64_t bytes = 0;  // of device memory, all of it
 };
 
-// Of the checkpoint of `target`, or of another one in which its MTP head lies alone. By name: it has
-// none, more than one layer of them, a model of which no layer keeps every token's KV, whose
+// The layer of a head for `target`. By name: a model of which no layer keeps every token's KV, whose
 // residual is not one row, or whose tokens have rows for each layer.
+Result<ModelSpec> mtp_layers(const ModelSpec& target);
+
+// Of the checkpoint of `target`, or of another one in which its MTP head lies alone. By name: it has
+// none or one of several layers, and what mtp_layers() refuses.
 Result<MtpSpec> read_mtp(const weights::Checkpoint& checkpoint, const ModelSpec& target);
 
 // `spec` is the whole head's; a rank has its part of the layer, and of fc its share of the inputs.

@@ -7,6 +7,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/assistant.h"
+#include "rudder/model/mtp.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
@@ -88,5 +89,9 @@ bool takes_assistant(const model::ModelSpec& target);
 model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target);
 Result<model::AssistantWeights> random_assistant_weights(const model::AssistantSpec& spec,
                                                          ops::Ops& ops, uint64_t seed);
+// An MTP head of a model that mtp_layers() takes.
+model::MtpSpec tiny_mtp_spec(const model::ModelSpec& target);
+Result<model::MtpWeights> random_mtp_weights(const model::MtpSpec& spec, ops::Ops& ops,
+                                             uint64_t seed);
 
 }  // namespace rudder::testing
