@@ -110,8 +110,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
     RUDDER_TRY(source_bytes, source->weight_bytes(ops));
     RUDDER_TRY_VOID(shard_source(*source, rank));
   }
-  RUDDER_TRY(const model::WeightBudget weights,
+  RUDDER_TRY(model::WeightBudget weights,
              model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
+  if (ops.is_host()) weights.bytes += weights.host_bytes;  // it is the same memory
   const lora::TableSize adapters = adapter_table_size(settings);
   if (!adapters.empty() && ops.adapter_ops() == nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("the backend {} has no adapters", ops.name()),
@@ -415,6 +416,19 @@ std::unique_ptr<step::Executor> join(const Division& division,
   return std::make_unique<PipelineExecutor>(std::move(stages));
 }
 
+// The whole model, with its tables where the settings want them.
+Result<model::ModelSpec> read_model(const weights::Checkpoint& checkpoint,
+                                    const ExecSettings& settings) {
+  RUDDER_TRY(model::ModelSpec spec, model::read_spec(checkpoint));
+  if (settings.layer_embeddings != "host") return spec;
+  if (!spec.layer_embedding.exists()) {
+    return fail(ErrorCode::kInvalidArgument, "the model has no embeddings by layer",
+                "layer-embeddings");
+  }
+  spec.layer_embedding.on_host = true;
+  return spec;
+}
+
 size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
   return static_cast<size_t>(ops::rank_of(*devices.front()).count);
 }
@@ -424,7 +438,7 @@ size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
 Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
                                   const StepLimits& limits) {
-  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
+  RUDDER_TRY(const model::ModelSpec spec, read_model(checkpoint, settings));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
@@ -437,7 +451,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
                                  const ExecSettings& settings, const StepLimits& limits,
                                  const LoadProgress& progress) {
   LoadedModels models;
-  RUDDER_TRY(models.spec, model::read_spec(checkpoint));
+  RUDDER_TRY(models.spec, read_model(checkpoint, settings));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY_VOID(
       check_trees(limits, models.spec, *devices.front(), settings.pipeline_parallel_size));

@@ -28,6 +28,7 @@ struct ExecSettings {
   int32_t pipeline_parallel_size = 1;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
+  std::string layer_embeddings = "device";
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0;  // 0: apps/ puts the device's own default here
   std::string cublaslt_path;

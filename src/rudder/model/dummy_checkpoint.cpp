@@ -193,7 +193,7 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
     fill_values(part, tables.weight, 0, 0, task * kTaskValues);
   });
   DummyCheckpoint::Vectors vectors;
-  for (const ValueKind kind : {ValueKind::kGain, ValueKind::kGateSigma}) {
+  for (const ValueKind kind : {ValueKind::kGain, ValueKind::kGateSigma, ValueKind::kBias}) {
     vectors[kind].resize(static_cast<size_t>(longest_vector));
     fill_values(vectors[kind], tables.of(kind), 0, 1, 0);
   }
