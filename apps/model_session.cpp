@@ -235,15 +235,13 @@ Result<step::LookUp> device_look_up(const SessionSettings& settings,
 // What the settings ask of a step. kUnsupported: of drafts that the backend does not look up.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                                      const draft::Speculation& speculation,
-                                     const weights::Checkpoint& model,
                                      const weights::Checkpoint* draft_model, ops::Ops& ops) {
   RUDDER_TRY(const step::LookUp look_up, device_look_up(settings, speculation, ops));
-  const bool is_own = speculation.method == draft::Method::kMtp;
   return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
                           .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
                           .max_repeat = settings.engine.multi_step,
                           .max_draft = speculation.num_speculative_tokens,
-                          .draft_model = is_own ? &model : draft_model,
+                          .draft_model = draft_model,
                           .draft_method = speculation.method,
                           .draft_tree = speculation.tree,
                           .host_trees = speculation.has_host_trees(),
@@ -351,10 +349,9 @@ Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::vector<exec::Ranks> replicas,
              make_replicas(resolved, settings.data_parallel_size, *files.checkpoint));
-  RUDDER_TRY(const auto draft, open_draft_files(speculation, *files.tokenizer));
+  RUDDER_TRY(const auto draft, open_draft_files(speculation, files));
   RUDDER_TRY(const exec::StepLimits limits,
-             step_limits(settings, speculation, *files.checkpoint, draft.get(),
-                         *replicas.front().front()));
+             step_limits(settings, speculation, draft.get(), *replicas.front().front()));
   return exec::budget_model(*files.checkpoint, replicas, resolved, limits);
 }
 
@@ -422,10 +419,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
   const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
   ops::Ops& first = *devices.front().front();
-  RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
-  RUDDER_TRY(
-      const exec::StepLimits limits,
-      step_limits(settings, speculation, *session.files.checkpoint, draft.get(), first));
+  RUDDER_TRY(auto draft, open_draft_files(speculation, session.files));
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
     if (quiet) return ProgressFn();

@@ -41,7 +41,7 @@ exec::ExecSettings settings_of(const std::string& where) {
   exec::ExecSettings settings;
   settings.max_model_len = 160;
   settings.kv_cache_memory_bytes = 8 << 20;
-  settings.layer_embeddings = where;
+  settings.quantization.layer_embeddings = where;
   return settings;
 }
 constexpr exec::StepLimits kLimits = {.max_num_seqs = 1, .max_num_batched_tokens = 128};

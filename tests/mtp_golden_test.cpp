@@ -1,6 +1,6 @@
-// MTP heads of random weights against PyTorch (tools/golden/mtp.py): their logits behind texts, guess
-// by guess, and what an executor guesses with them. Dense, mixture beside a state, and as a layer
-// behind the last one.
+// MTP heads of random weights against PyTorch (tools/golden/mtp.py): their logits behind texts,
+// guess by guess, and what an executor guesses with them. Dense, mixture beside a state, and as a
+// layer behind the last one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,8 +47,7 @@ std::string model_of(const std::string& name) {
 }
 
 std::vector<Case> read_cases(const std::string& name) {
-  const std::string text =
-      weights::read_text_file(head_of(name) + "/cases.json", 1 << 20).value();
+  const std::string text = weights::read_text_file(head_of(name) + "/cases.json", 1 << 20).value();
   const json::value cases = parse_json(text, "cases.json").value();
   std::vector<Case> out;
   for (const json::value& one : cases.as_array()) {
@@ -87,8 +86,8 @@ class HeadedModel {
         .layers = {},
         .final_norm = true,
         .block_size = kBlockSize};
-    decoder_ = model::Decoder::make(spec_, weights_, kv, device_.ops(), limits, kept, {}, states)
-                   .value();
+    decoder_ =
+        model::Decoder::make(spec_, weights_, kv, device_.ops(), limits, kept, {}, states).value();
     const auto folder = Checkpoint::open_folder(head_of(name)).value();
     head_spec_ = model::read_mtp(*folder, spec_).value();
     head_weights_ = model::load_mtp(*folder, head_spec_, device_.ops()).value();
@@ -174,9 +173,9 @@ TEST_P(MtpGolden, LogitsAreThoseOfPyTorch) {
     tokens.push_back(one.next);
     for (int32_t guess = 0; guess < kGuesses; ++guess) {
       const std::vector<float> got =
-          guess == 0 ? model.logits(tokens, 0, false)
-                     : model.logits({one.guess[static_cast<size_t>(guess) - 1]},
-                                    length + guess - 1, true);
+          guess == 0
+              ? model.logits(tokens, 0, false)
+              : model.logits({one.guess[static_cast<size_t>(guess) - 1]}, length + guess - 1, true);
       const std::vector<double>& want = one.logits[static_cast<size_t>(guess)];
       const auto best = std::ranges::max_element(got) - got.begin();
       EXPECT_EQ(best, one.guess[static_cast<size_t>(guess)]) << i << ", guess " << guess;
@@ -238,8 +237,7 @@ TEST_P(MtpGolden, AnExecutorGuessesThem) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, MtpGolden,
-                         ::testing::Values("qwen3-5", "qwen3-next", "glm4-moe"),
+INSTANTIATE_TEST_SUITE_P(Heads, MtpGolden, ::testing::Values("qwen3-5", "qwen3-next", "glm4-moe"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');

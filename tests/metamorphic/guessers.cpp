@@ -46,9 +46,9 @@ TinyHead tiny_head(Guesser guesser) {
 }  // namespace
 
 std::string guesser_name(Guesser guesser) {
-  constexpr const char* kNames[] = {"nobody",    "itself", "own_embedding", "shared_embedding",
-                                    "product",   "medusa", "shared_medusa", "medusa_tree",
-                                    "assistant", "look_up", "mtp"};
+  constexpr const char* kNames[] = {
+      "nobody",        "itself",      "own_embedding", "shared_embedding", "product", "medusa",
+      "shared_medusa", "medusa_tree", "assistant",     "look_up",          "mtp"};
   return kNames[static_cast<size_t>(guesser)];
 }
 

@@ -31,9 +31,9 @@ inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSh
                                             Guesser::kSharedMedusa};
 // On ranks, where stages are alone, trees, an assistant and prompt lookup too.
 inline constexpr Guesser kGuessersOnRanks[] = {
-    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,   Guesser::kMedusa,
-    Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kAssistant, Guesser::kLookUp,
-    Guesser::kMtp};
+    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,
+    Guesser::kMedusa,       Guesser::kSharedMedusa,    Guesser::kMedusaTree,
+    Guesser::kAssistant,    Guesser::kLookUp,          Guesser::kMtp};
 // Of guess_cuda_test, whose model they have kernels for.
 inline constexpr Guesser kGuessersOnAGpu[] = {Guesser::kAssistant, Guesser::kMtp};
 std::string guesser_name(Guesser guesser);

@@ -16,6 +16,7 @@
 #include "rudder/exec/draft_sources.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
+#include "rudder/exec/read_model.h"
 #include "rudder/exec/stage_link.h"
 #include "rudder/exec/tier_caps.h"
 #include "rudder/model/loader.h"
@@ -73,9 +74,8 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
-// The drafts that an executor takes: those that the settings ask for, in the way that `source`
-// guesses (null: nothing guesses on the device). `may_take_trees`: the device's steps can verify
-// trees.
+// The drafts that an executor takes: as many as the settings ask for, as `source` guesses (null:
+// nothing guesses on the device). `may_take_trees`: the device's steps can verify trees.
 step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
                            bool may_take_trees) {
   step::DraftCaps caps = {.max_draft = limits.max_draft, .guesses = source != nullptr};
@@ -110,9 +110,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
     RUDDER_TRY(source_bytes, source->weight_bytes(ops));
     RUDDER_TRY_VOID(shard_source(*source, rank));
   }
-  RUDDER_TRY(model::WeightBudget weights,
+  RUDDER_TRY(const model::WeightBudget weights,
              model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
-  if (ops.is_host()) weights.bytes += weights.host_bytes;  // it is the same memory
   const lora::TableSize adapters = adapter_table_size(settings);
   if (!adapters.empty() && ops.adapter_ops() == nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("the backend {} has no adapters", ops.name()),
@@ -414,19 +413,6 @@ std::unique_ptr<step::Executor> join(const Division& division,
   }
   if (stages.size() == 1) return std::move(stages.front());
   return std::make_unique<PipelineExecutor>(std::move(stages));
-}
-
-// The whole model, with its tables where the settings want them.
-Result<model::ModelSpec> read_model(const weights::Checkpoint& checkpoint,
-                                    const ExecSettings& settings) {
-  RUDDER_TRY(model::ModelSpec spec, model::read_spec(checkpoint));
-  if (settings.layer_embeddings != "host") return spec;
-  if (!spec.layer_embedding.exists()) {
-    return fail(ErrorCode::kInvalidArgument, "the model has no embeddings by layer",
-                "layer-embeddings");
-  }
-  spec.layer_embedding.on_host = true;
-  return spec;
 }
 
 size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {

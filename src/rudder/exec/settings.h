@@ -12,10 +12,11 @@
 
 namespace rudder::exec {
 
-// What wide weights become while they are loaded.
+// What wide weights become while they are loaded, and where they lie.
 struct QuantizationSettings {
   std::string products = "none";  // of the layers
   std::string head = "auto";
+  std::string layer_embeddings = "device";  // or "host"
 };
 
 struct ExecSettings {
@@ -28,7 +29,6 @@ struct ExecSettings {
   int32_t pipeline_parallel_size = 1;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
-  std::string layer_embeddings = "device";
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0;  // 0: apps/ puts the device's own default here
   std::string cublaslt_path;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "rudder/model/archs/tensor_names.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/check_facets.h"
+#include "rudder/model/host_table.h"
 #include "rudder/model/quantised/low_bits.h"
 #include "rudder/model/quantised/quantisation.h"
 #include "rudder/model/quantised/stored_blocks.h"
@@ -205,9 +205,10 @@ class Loader {
   Result<void> load_tensors(const LayerTensors& tensors) {
     for (const TableTensor& table : tensors.tables) {
       RUDDER_TRY(const View stored, binder_.take(table.name, Shape{table.rows, table.width}));
-      RUDDER_TRY(*table.target, table.on_host ? place_table_on_host(stored, ops_)
-                                              : upload_table(stored, ops_));
-      if (!table.on_host || ops_.is_host()) out_.bytes += static_cast<int64_t>(table.target->bytes());
+      RUDDER_TRY(*table.target,
+                 table.on_host ? place_table_on_host(stored, ops_) : upload_table(stored, ops_));
+      if (!table.on_host || ops_.is_host())
+        out_.bytes += static_cast<int64_t>(table.target->bytes());
       done_ += static_cast<int64_t>(stored.bytes());
       binder_.release_unpacked();
       checkpoint_.release_pages();
@@ -437,28 +438,6 @@ Result<View> upload_table(const View& stored, ops::Ops& ops) {
   return ops.upload(stored, table_dtype(device));
 }
 
-Result<View> place_table_on_host(const View& stored, ops::Ops& ops) {
-  RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(stored.dtype));
-  RUDDER_TRY(const ops::WeightFormat device, ops.stored_format(file));
-  View out{nullptr, table_dtype(device), stored.shape};
-  RUDDER_TRY(const View memory, ops.allocate_staging(static_cast<int64_t>(out.bytes())));
-  out.data = memory.data;
-  if (out.dtype == stored.dtype) {
-    std::memcpy(out.data, stored.data, out.bytes());
-    return out;
-  }
-  const int64_t width = stored.shape[1];
-  for (int64_t row = 0; row < stored.num_rows(); ++row) {
-    const std::vector<float> values = values_of(stored.rows(row, 1));
-    if (out.dtype == DType::kF32) {
-      std::ranges::copy(values, out.as<float>() + row * width);
-    } else {
-      std::ranges::transform(values, out.as<tensor::BF16>() + row * width, tensor::to_bf16);
-    }
-  }
-  return out;
-}
-
 namespace {
 
 // The format of a module in its file. What the checkpoint does not have counts as bf16.
@@ -497,8 +476,10 @@ FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
 Result<WeightBudget> budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
                                     const ops::Ops& ops, ops::Rank rank, const Stage& stage) {
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
-  return weight_budget(spec, names_in(architecture->names, checkpoint),
-                       stored_formats(checkpoint, ops), rank, stage);
+  RUDDER_TRY(WeightBudget budget, weight_budget(spec, names_in(architecture->names, checkpoint),
+                                                stored_formats(checkpoint, ops), rank, stage));
+  if (ops.is_host()) budget.bytes += budget.host_bytes;  // it is the same memory
+  return budget;
 }
 
 Result<std::vector<Stage>> divide_checkpoint(const Checkpoint& checkpoint, const ModelSpec& spec,

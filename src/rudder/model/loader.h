@@ -43,8 +43,6 @@ Result<int64_t> load_list(const weights::Checkpoint& checkpoint, const ModelSpec
 
 // An embedding table of f32, f16 or bf16 on the device, as table_dtype (tensors.h) says.
 Result<ops::View> upload_table(const ops::View& stored, ops::Ops& ops);
-// The same in memory of the host that the device reads.
-Result<ops::View> place_table_on_host(const ops::View& stored, ops::Ops& ops);
 
 // What the backend stores of a checkpoint's weights, tensor by tensor; both outlive it. What the
 // checkpoint does not have counts as bf16.

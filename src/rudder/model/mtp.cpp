@@ -48,9 +48,10 @@ Result<void> find_tensors(const Checkpoint& checkpoint, const ModelSpec& target,
   spec.hidden_norm = spec.prefix + "hnorm";
   spec.final_norm = spec.prefix + "shared_head.norm";
   if (!has(spec.fc)) {
-    return unfit(fmt::format("{} has no MTP head, neither 'mtp.fc.weight' nor '{}.weight': with "
-                             "\"model\" the method takes an assistant",
-                             checkpoint.name(), spec.fc));
+    return unfit(
+        fmt::format("{} has no MTP head, neither 'mtp.fc.weight' nor '{}.weight': with "
+                    "\"model\" the method takes an assistant",
+                    checkpoint.name(), spec.fc));
   }
   if (has(layer(1) + "eh_proj")) {
     return unfit("an MTP head of several layers: it may have one");
@@ -69,14 +70,14 @@ const LayerSpec* last_reading_layer(const ModelSpec& target) {
   return out;
 }
 
-struct Sizes {
+struct MtpSizes {
   int64_t rows = 0;      // g, the embedding, normed rows
   int64_t joined = 0;    // likewise what fc takes
   int64_t share = 0;     // of a rank
   int64_t feedback = 0;  // rows that guesses go on from
   int64_t last = 0;      // of the final norm
 
-  Sizes(const MtpSpec& spec, const DecoderLimits& limits, int32_t num_feedback, ops::Rank rank)
+  MtpSizes(const MtpSpec& spec, const DecoderLimits& limits, int32_t num_feedback, ops::Rank rank)
       : rows(int64_t{limits.max_tokens} * spec.layers.hidden),
         joined(limits.max_tokens * spec.joined_width()),
         share(rank.is_alone()
@@ -184,7 +185,7 @@ Result<std::unique_ptr<Decoder>> MtpHead::make(const MtpSpec& spec, const MtpWei
   RUDDER_CHECK(source.head != nullptr && source.rows.shape[1] == spec.layers.hidden &&
                weights.fc.in == input_extent(spec.joined_width(), rank).count());
   std::unique_ptr<MtpHead> out(new MtpHead(spec, weights, source, ops));
-  const Sizes sizes(spec, limits, num_feedback, rank);
+  const MtpSizes sizes(spec, limits, num_feedback, rank);
   const DType act = ops.act_dtype();
   Buffers& to = out->buffers_;
   for (View* const buffer : {&to.g, &to.embedded, &to.normed}) {
@@ -201,8 +202,8 @@ Result<std::unique_ptr<Decoder>> MtpHead::make(const MtpSpec& spec, const MtpWei
   RUDDER_TRY(to.final_row, ops.allocate(act, {limits.max_logits_rows, spec.layers.hidden}));
   RUDDER_TRY(out->columns_, ColumnShare::make(ops, limits.max_tokens));
   const std::array kept = {kv};
-  RUDDER_TRY(out->decoder_, Decoder::make(spec.layers, out->layer_weights_, kept, ops, limits, {},
-                                          to.final_row));
+  RUDDER_TRY(out->decoder_,
+             Decoder::make(spec.layers, out->layer_weights_, kept, ops, limits, {}, to.final_row));
   const std::array linears = {weights.fc};
   RUDDER_TRY_VOID(ops.prepare({.max_tokens = limits.max_tokens,
                                .max_rows = limits.max_logits_rows,
@@ -215,7 +216,7 @@ Result<std::unique_ptr<Decoder>> MtpHead::make(const MtpSpec& spec, const MtpWei
 
 int64_t MtpHead::device_bytes(const MtpSpec& spec, const DecoderLimits& limits,
                               int32_t num_feedback, DType act, ops::Rank rank) {
-  return Sizes(spec, limits, num_feedback, rank).act() *
+  return MtpSizes(spec, limits, num_feedback, rank).act() *
              static_cast<int64_t>(tensor::dtype_bytes(act)) +
          limits.max_tokens * static_cast<int64_t>(sizeof(float)) +
          ColumnShare::device_bytes(limits.max_tokens, rank) +
@@ -273,8 +274,7 @@ void MtpHead::keep_feedback(const ForwardBatch& batch) {
     ops_.gather_rows(
         {.x = decoder_->hidden(batch.ids.num_rows()), .rows = batch.logits_rows, .out = from});
   }
-  ops_.draft_ops()->place_rows(
-      {.x = from, .rows = batch.feedback_rows, .out = buffers_.feedback});
+  ops_.draft_ops()->place_rows({.x = from, .rows = batch.feedback_rows, .out = buffers_.feedback});
 }
 
 View MtpHead::forward(const ForwardBatch& batch) {

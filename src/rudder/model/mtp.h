@@ -1,6 +1,6 @@
-// MTP heads (multi-token prediction, DeepSeek-V3, arXiv 2412.19437, 2.2): a layer that a model's own
-// checkpoint has besides the model's, which guesses the tokens behind the next one. This file has
-// its spec, its tensors and its pass; exec/mtp_proposer.h runs it.
+// MTP heads (multi-token prediction, DeepSeek-V3, arXiv 2412.19437, 2.2): a layer that a model's
+// own checkpoint has besides the model's, which guesses the tokens behind the next one. This file
+// has its spec, its tensors and its pass; exec/mtp_proposer.h runs it.
 //
 // With e(t) the embedding of token t and g(t) the row of token t behind the model's final norm, the
 // first guess behind token t+1 is of
@@ -52,12 +52,12 @@ struct MtpWeights {
   int64_t bytes = 0;  // of device memory, all of it
 };
 
-// The layer of a head for `target`. By name: a model of which no layer keeps every token's KV, whose
-// residual is not one row, or whose tokens have rows for each layer.
+// The layer of a head for `target`. By name: a model of which no layer keeps every token's KV,
+// whose residual is not one row, or whose tokens have rows for each layer.
 Result<ModelSpec> mtp_layers(const ModelSpec& target);
 
-// Of the checkpoint of `target`, or of another one in which its MTP head lies alone. By name: it has
-// none or one of several layers, and what mtp_layers() refuses.
+// Of the checkpoint of `target`, or of another one in which its MTP head lies alone. By name: it
+// has none or one of several layers, and what mtp_layers() refuses.
 Result<MtpSpec> read_mtp(const weights::Checkpoint& checkpoint, const ModelSpec& target);
 
 // `spec` is the whole head's; a rank has its part of the layer, and of fc its share of the inputs.

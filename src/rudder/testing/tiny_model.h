@@ -7,9 +7,9 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/assistant.h"
-#include "rudder/model/mtp.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
+#include "rudder/model/mtp.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
