@@ -278,7 +278,7 @@ def test_dummy_weights_spread_tokens_over_experts():
     small = {"hidden_size": 512, "intermediate_size": 192, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 64,
              "num_key_value_heads": 2, "vocab_size": 4096, "layer_types": ["sliding_attention", "full_attention"] * 3}
     random = np.random.default_rng(5)
-    with serving(*FLAGS, "--load-format", "dummy", "--like", "gpt-oss-20b", "--hf-overrides", json.dumps(small)) as server:
+    with serving(*FLAGS, "--capture-memory-mb", "32", "--load-format", "dummy", "--like", "gpt-oss-20b", "--hf-overrides", json.dumps(small)) as server:
         rows = []
         for _ in range(32):
             answer = ask(server, prompt=random.integers(300, 4000, 24).tolist(), max_tokens=2, return_routed_experts=True)
