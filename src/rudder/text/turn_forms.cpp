@@ -149,14 +149,15 @@ TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object&
       !forms.results || trials.shows({"user", kCalling, kRoleOfResults, "user"});
   forms.calls_without_results = !forms.results || trials.shows({"user", kCalling, "user"});
   forms.results_without_calls =
-      !forms.results || (trials.shows({"user", kRoleOfResults}) &&
-                         trials.shows({"user", "assistant", kRoleOfResults}));
+      !forms.results || (trials.shows({"user", kRoleOfResults, "assistant", "user"}) &&
+                         trials.shows({"user", "assistant", kRoleOfResults, "assistant", "user"}));
   forms.several_calls = !trials.shows({"user", kCallingVisibly, kRoleOfResults}) ||
                         trials.shows({"user", kCallingTwice, kRoleOfResults, kRoleOfResults});
   forms.text_beside_thoughts = !forms.results || trials.shows({"user", kCallingInWords});
   forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
                                     trials.shows({"user", "assistant", "assistant", "user"});
   forms.assistant_first = trials.shows({"assistant", "user"});
+  forms.without_user = trials.shows({"assistant"});
   forms.empty_texts = trials.shows({"user", kSilent, "user"}) &&
                       (!forms.results || trials.shows({"user", kCalling, kSilentResult}));
   // A template that prints any role with its content shows results, and leaves calls out. Others

@@ -19,6 +19,7 @@ struct TurnForms {
   bool user_after_result = true;  // a message of the user behind a result of a tool
   bool assistant_after_assistant = true;
   bool assistant_first = true;  // a message of the assistant in front of the first of the user
+  bool without_user = true;     // no message of the user at all
   bool calls = true;            // a call of a tool, with its result behind it
   bool results = true;          // that result, whether or not the call is shown
   bool calls_without_results = true;  // a call, and something else behind it

@@ -1,5 +1,6 @@
 #include "rudder/server/request/turn_folding.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <string>
 #include <string_view>
@@ -78,8 +79,7 @@ class TurnFolder {
     if (!forms_.empty_texts) fill(message);
     const std::string role(role_of_turn(message));
     if (role == "assistant" && !forms_.assistant_first && (turns_.empty() || is_preamble())) {
-      turns_.push_back(
-          {{"role", "user"}, {"content", forms_.empty_texts ? std::string_view() : kBlank}});
+      turns_.push_back(silent_user());
       history_.tell(path);
     }
     const bool keeps_role = !is_instruction(role) || has_turn(role);
@@ -95,7 +95,19 @@ class TurnFolder {
     if (role == "assistant") append_turn(last, message);
   }
 
-  json::array take() { return std::move(turns_); }
+  // `path`: of the first message.
+  json::array take(const std::string& path) {
+    const auto is_user = [](const json::value& turn) {
+      return role_of_turn(turn.get_object()) == "user";
+    };
+    if (!forms_.without_user && std::ranges::none_of(turns_, is_user)) {
+      const bool has_preamble =
+          !turns_.empty() && is_instruction(role_of_turn(turns_.front().get_object()));
+      turns_.insert(turns_.begin() + (has_preamble ? 1 : 0), silent_user());
+      history_.tell(path);
+    }
+    return std::move(turns_);
+  }
 
  private:
   std::string_view last_role() const {
@@ -125,6 +137,11 @@ class TurnFolder {
   void say_result(json::object& message, const std::string& path) {
     message["role"] = "user";
     history_.tell(path);
+  }
+
+  // Stands where the template wants a message of the user.
+  json::object silent_user() const {
+    return {{"role", "user"}, {"content", forms_.empty_texts ? std::string_view() : kBlank}};
   }
 
   // No word is a blank for a template that refuses it.
@@ -251,7 +268,7 @@ json::array fold_turns(Conversation& conversation, const text::TurnForms& forms)
     folder.add(std::move(message), conversation.paths[i], is_answered);
     ++i;
   }
-  return folder.take();
+  return folder.take(conversation.paths.empty() ? "" : conversation.paths.front());
 }
 
 }  // namespace rudder::server

@@ -99,6 +99,15 @@ TEST(TurnFolding, WhatATemplateDoesNotFindInPlaceIsText) {
   EXPECT_EQ(folded.told, "input[0] input[1] input[2] ");
 }
 
+TEST(TurnFolding, AConversationHasAUserWhereTheTemplateWantsOne) {
+  const Folded folded =
+      fold(R"([{"role":"system","content":"s"},{"role":"assistant","content":"a"}])",
+           {.without_user = false});
+  EXPECT_EQ(folded.turns, "system:s|user:|assistant:a|");
+  EXPECT_EQ(folded.told, "input[0] ");
+  EXPECT_EQ(fold(kSession, {.without_user = false}).told, "");
+}
+
 // The last call of all is one that an answer goes on behind.
 TEST(TurnFolding, CallsWithoutResultsAreTextOneByOne) {
   constexpr std::string_view kOneResult =
