@@ -415,6 +415,9 @@ TEST_F(AgentsTest, RoutesDoNotSwallowWhatIsBehindThem) {
   EXPECT_EQ(nothing.status, 404);
   EXPECT_EQ(nothing.body.find("there is no response"), std::string::npos) << nothing.body;
   EXPECT_EQ(test_->get("/v1/models/org/tiny-alias").status, 200);
+  for (const char* named : {"/v1/responses/compact", "/v1/responses/input_tokens"}) {
+    EXPECT_EQ(test_->get(named).status, 405) << named;
+  }
 }
 
 TEST_F(AgentsTest, AResponseTellsWhatItWasAskedWith) {
