@@ -34,7 +34,6 @@ namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
-
 std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
   if (!checkpoint.has_file(file)) return {};
   return checkpoint.read_text(file).value_or(std::string());
@@ -417,6 +416,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
+  if (settings.replica) devices.front().swap(devices.at(static_cast<size_t>(*settings.replica)));
+  if (settings.replica) devices.resize(1);
   const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
   ops::Ops& first = *devices.front().front();
   RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
