@@ -114,7 +114,8 @@ def test_answers_are_those_of_one_process():
 def test_drafts_pass():
     flags = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}),
              "--no-speculative-adaptive")
-    body = {"prompt": "The fox saw the dog. The fox saw the dog. The fox saw the dog. The", "max_tokens": 48, "temperature": 0}
+    body = {"prompt": "The fox saw the dog. The fox saw the dog. The fox saw the dog. The", "max_tokens": 120, "temperature": 0,
+            "ignore_eos": True}
     with serving() as plain, serving(*APART, *flags) as apart:
         assert comparable(post(plain, **body))["choices"] == comparable(post(apart, **body))["choices"]
         assert apart.metric("rudder:spec_decode_num_draft_tokens_total") > 0
