@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "commands.h"
+#include "engine_process.h"
 #include "rudder/base/heap.h"
 #include "run_command.h"
 #include "version.h"
@@ -67,6 +68,7 @@ int main(int argc, char** argv) {
     print_usage(stdout);
     return 0;
   }
+  if (name == kEngineProcess) return run_command(run_engine_process, argc - 1, argv + 1);
   for (const Command& command : kCommands) {
     if (command.name == name) return run_command(command.run, argc - 1, argv + 1);
   }

@@ -198,6 +198,22 @@ TEST(AnswerParser, Gemma) {
                R"(|Hm.|f({"a": "x"}))"}});
 }
 
+// Gemma writes keys without quotes, whatever they hold.
+TEST(AnswerParser, GemmasKeysAreAnyText) {
+  const ParserSetup setup = setup_of("gemma4");
+  const auto parsed = [&](std::string_view arguments) {
+    return parse_line(setup, "<|tool_call>call:f" + std::string(arguments) + "<tool_call|>");
+  };
+  EXPECT_EQ(
+      parsed("{o:{src/main.py:<|\"|>x, y: z<|\"|>,a b:-1,application/json:true,@id:[1]}}"),
+      R"(||f({"o": {"src/main.py": "x, y: z", "a b": -1, "application/json": true, "@id": [1]}}))");
+  EXPECT_EQ(parsed("{a b:1}"), R"(||f({"a b": 1}))");
+  EXPECT_EQ(parsed("{s:say hi, then go: now,n:1}"),
+            R"(||f({"s": "say hi, then go: now", "n": 1}))");
+  EXPECT_EQ(parsed("{s<|\"|>v: w<|\"|>,n:1}"), R"(||f({"s": "v: w", "n": 1}))")
+      << "without a colon";
+}
+
 TEST(AnswerParser, OthersAreData) {
   expect_all(setup_of("phi4_mini_json"),
              {{R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>)",

@@ -87,6 +87,15 @@ std::string BracedParser::take_key() {
   return key;
 }
 
+// Bytes of a key that is no name, as paths of files are, in front of its colon: nothing before that
+// begins a value or another pair. 0: none stands there.
+size_t BracedParser::loose_key_length(std::string_view text) const {
+  constexpr size_t kLongest = 256;
+  const size_t end = text.substr(0, kLongest).find_first_of(":=,{}[]()\"'\n");
+  if (end == std::string_view::npos || text[end] != ':') return 0;
+  return text.substr(0, end).find(quote_) == std::string_view::npos ? end : 0;
+}
+
 // Whether a key and its colon stand at the beginning of `text`.
 bool BracedParser::begins_pair(std::string_view text) const {
   BracedParser ahead(text, quote_, false);
@@ -112,7 +121,9 @@ bool BracedParser::take_pairs(std::string* out) {
       text_.remove_prefix(1);
       continue;
     }
-    const std::string key = take_key();
+    const size_t loose = begins_pair(text_) ? 0 : loose_key_length(text_);
+    const std::string key = loose > 0 ? std::string(text_.substr(0, loose)) : take_key();
+    text_.remove_prefix(loose);
     if (key.empty()) {
       text_.remove_prefix(1);  // of no key: passed over
       continue;
@@ -177,12 +188,23 @@ bool BracedParser::take_string(std::string_view end, std::string* out) {
   return false;
 }
 
+// Whether the comma behind a value of `length` bytes without quotes ends it. Behind what is no
+// string a key may be any text.
+bool BracedParser::begins_pair_behind(size_t length) const {
+  constexpr size_t kLongestNumber = 32;
+  std::string_view rest = text_.substr(length + 1);
+  if (begins_pair(rest)) return true;
+  while (!rest.empty() && is_blank(rest.front())) rest.remove_prefix(1);
+  return length <= kLongestNumber && loose_key_length(rest) > 0 &&
+         parse_python_value(text_.substr(0, length)).has_value();
+}
+
 // A word, a number, or a string without quotes.
 void BracedParser::take_bare(std::string* out, bool in_list) {
   size_t length = 0;
   while (length < text_.size() && text_[length] != '}') {
     if (in_list && (text_[length] == ',' || text_[length] == ']')) break;
-    if (!in_list && text_[length] == ',' && begins_pair(text_.substr(length + 1))) break;
+    if (!in_list && text_[length] == ',' && begins_pair_behind(length)) break;
     const bool is_first_comma = text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
     if (is_first_comma && text_.find_first_not_of(" \n\r\t,}", length) == text_.npos) break;
     ++length;

@@ -47,6 +47,8 @@ class BracedParser {
   bool take_string(std::string_view end, std::string* out);
   void take_bare(std::string* out, bool in_list);
   bool begins_pair(std::string_view text) const;
+  bool begins_pair_behind(size_t length) const;
+  size_t loose_key_length(std::string_view text) const;
   std::string take_key();
 
   std::string_view text_;

@@ -49,6 +49,10 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.0, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
             "KV cache may take together; 0 takes 0.9 of a GPU's, 0.5 of RAM.");
+  table.add_choice("layer-embeddings", &quantization.layer_embeddings, {"device", "host"},
+                   "Where the table of embeddings by layer lies, which some models have (Gemma 4 "
+                   "E2B and E4B): on the device, or in memory of the host, from which the device "
+                   "reads the rows of a step's tokens.");
   table.add("state-memory-fraction", &states.memory_fraction, 0.0, 1.0,
             "Share of the KV cache's memory that states of sequences and their checkpoints take, "
             "where layers of the model keep such (recurrent ones); others have none.");

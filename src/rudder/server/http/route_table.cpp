@@ -158,10 +158,13 @@ std::span<const Route> routes() {
 RouteMatch match_route(std::string_view method, std::string_view path) {
   RouteMatch match;
   path = canonical(path);
-  // Where a path fits "/a/{id}" and "/a/{id}/b", it is the longer one's.
+  // Where a path fits "/a/{id}" and "/a/{id}/b", it is the longer one's. What the table names is no
+  // id; names of models and modules are the user's.
+  const bool is_named = std::ranges::find(kRoutes, path, &Route::path) != std::end(kRoutes);
   std::string_view longest;
   std::string tail;
   for (const Route& route : kRoutes) {
+    if (is_named && route.tail == Tail::kSegment) continue;
     const bool is_longer = route.path != path && route.path.size() > longest.size();
     if (is_longer && path_matches(route, path, &tail)) longest = route.path;
   }

@@ -24,6 +24,23 @@ std::string refused(std::string_view body) {
   return done.error().where;
 }
 
+// As other servers call them, where they would be fields.
+TEST(TapNames, OfOthersAreRefused) {
+  for (const char* name : {"sae", "features", "activations", "hidden_states", "hiddenStates",
+                           "output_hidden_states", "logit_lens", "representation_control"}) {
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":[1]}})", name)), name);
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":true}})", name)), name);
+    EXPECT_EQ(refused(fmt::format(R"({{"extra_body":{{"{}":true}}}})", name)),
+              fmt::format("extra_body.{}", name));
+    for (const char* body :
+         {R"({{"{}":false}})", R"({{"{}":[]}})", R"({{"metadata":{{"{}":"x"}}}})",
+          R"({{"client_metadata":{{"{}":["x"]}}}})",
+          R"({{"messages":[{{"role":"user","content":"a","{}":"x"}}]}})"}) {
+      EXPECT_EQ(refused(fmt::format(fmt::runtime(body), name)), "");
+    }
+  }
+}
+
 TEST(TapNames, AreRefusedInEveryCarrier) {
   for (const char* carrier : {"extra_body", "vllm_xargs", "extra_args", "custom_params", "nvext",
                               "metadata", "chat_template_kwargs", "stream_options", "anything"}) {
