@@ -37,15 +37,18 @@ Result<void> check_front(const SessionSettings& settings) {
   const auto& capture = settings.steering.capture;
   const auto is_kept = [](const std::string& consumer) { return consumer.starts_with("kept"); };
   const bool keeps = std::ranges::any_of(capture.consumers, is_kept);
+  // Each process would have the folder as its own.
   const bool shares_files =
       settings.data_parallel_size > 1 && !settings.exec.tiers.disk_dir.empty();
+  const bool shares_records = settings.data_parallel_size > 1 && !settings.record.folder.empty();
   for (const auto& [is_asked, setting] :
        {std::pair(!settings.kv_events.config.empty(), "kv-events-config"),
         std::pair(!settings.steering.dictionaries.empty(), "dictionary"),
         std::pair(!settings.steering.dictionary_root.empty(), "dictionary-root"),
         std::pair(settings.residence.enable_sleep_mode, "enable-sleep-mode"),
         std::pair(!settings.residence.weights_root.empty(), "weights-root"),
-        std::pair(keeps, "capture-consumer"), std::pair(shares_files, "kv-disk-dir")}) {
+        std::pair(keeps, "capture-consumer"), std::pair(shares_files, "kv-disk-dir"),
+        std::pair(shares_records, "record")}) {
     if (!is_asked) continue;
     return fail(ErrorCode::kUnsupported, "it does not go together with --engine-process", setting);
   }
