@@ -21,7 +21,7 @@ FOLDER = ROOT / "tests" / "untrained" / "glm5-next"
 TEXT = json.loads((FOLDER / "config.json").read_text())["text_config"]
 HIDDEN, LAYERS, STREAMS = TEXT["hidden_size"], TEXT["num_hidden_layers"], TEXT["hc_mult"]
 PROMPT = "Once there was a happy child named Anna who loved a small boat."
-CLOSE = dict(rtol=2e-4, atol=2e-4)  # float32 sums in another order
+CLOSE = dict(rtol=2e-5, atol=2e-5)  # float32 sums in another order
 
 
 def write_byte_tokenizer(folder):
@@ -123,7 +123,7 @@ def test_rows_are_what_the_formulas_say(running):
                                                  ("resid_mid", "ffn", "mlp_in", "mlp_out", "resid_post")):
             x = streams(rows[before][layer])
             pre, _, mix = numbers(x, layer, branch)
-            assert np.abs(mix.sum(0) - 1).max() < 1e-4  # columns; rows of it need not sum to 1
+            assert np.abs(mix.sum(0) - 1).max() < 5e-3  # columns, as near as 5 iterations bring them
             collapsed = pre @ x
             norm = tensor(f"layers.{layer}.{'input' if branch == 'attn' else 'post_attention'}_layernorm.weight")
             normed = collapsed / np.sqrt(np.mean(collapsed**2) + TEXT["rms_norm_eps"]) * norm
@@ -192,7 +192,7 @@ def test_the_python_client(client):
     op = ops.add("blocks.1.hook_resid_post", v).on_stream(2)
     steered = client.generate(PROMPT, max_tokens=2, ignore_eos=True, steering=[op],
                               capture=Capture(["resid_post"], stream=2, point="post"))
-    before, after = (answer.captures["response"].checked().cache["blocks.1.hook_resid_post"] for answer in (plain, steered))
+    before, after = (answer.cache["blocks.1.hook_resid_post"] for answer in (plain, steered))
     assert before.shape == (1, HIDDEN)
     np.testing.assert_allclose(after - before, v[None], **CLOSE)
     with pytest.raises(FieldError) as refused:
