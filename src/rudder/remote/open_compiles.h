@@ -1,5 +1,5 @@
-// OpenCompiles: grammars that the engine process was told to compile and has not answered for, which
-// the next process is told as well. One thread at a time.
+// OpenCompiles: grammars that the engine process was told to compile and has not answered for,
+// which the next process is told as well. One thread at a time.
 #pragma once
 
 #include <cstdint>
