@@ -80,7 +80,7 @@ std::vector<remote::EngineCommand> commands_of(const SessionSettings& settings,
 
 }  // namespace
 
-Result<ModelSession> open_front(const std::string& model, SessionSettings settings,
+Result<ModelSession> open_front(const std::string& model, const SessionSettings& settings,
                                 const std::vector<std::string>& arguments) {
   const SteadyClock clock;
   const int64_t start = clock.now_us();

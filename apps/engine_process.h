@@ -15,7 +15,7 @@ inline constexpr std::string_view kEngineProcess = "engine-process";
 
 // As open_session, but for the engine: one process a replica is started with the `arguments` of
 // `rudder serve`. kUnsupported: a setting that does not go together with it.
-Result<ModelSession> open_front(const std::string& model, SessionSettings settings,
+Result<ModelSession> open_front(const std::string& model, const SessionSettings& settings,
                                 const std::vector<std::string>& arguments);
 
 }  // namespace rudder::apps

@@ -28,7 +28,7 @@ struct GatedDelta {
   // Kimi's form (KDA): a decay for each channel of a key, and a gate of sigmoids; both are made of
   // rows of so many elements. 0: a decay for each head, a gate of silu, both made of the input.
   int32_t gate_rank = 0;
-  float decay_floor = 0;  // of the logarithms of decays (ops::StepLimits); 0: they have none
+  float decay_floor = 0;  // of the logarithms of decays (ops::RecurLimits); 0: they have none
 
   int64_t key_width() const { return int64_t{key_heads} * key_dim; }
   int64_t value_width() const { return int64_t{value_heads} * value_dim; }

@@ -61,7 +61,7 @@ struct Columns {
 };
 
 // What steps and decays of a recurrence keep to.
-struct StepLimits {
+struct RecurLimits {
   float low = 0;
   float high = INFINITY;
   float decay_floor = 0;  // of logarithms of decays by channel; 0: they have none
@@ -96,7 +96,7 @@ struct RecurArgs {
   int32_t value_dim = 1;
   bool a_by_channel = false;
   RecurRule rule = RecurRule::kDelta;
-  StepLimits limits = {};
+  RecurLimits limits = {};
   View a_log;      // [value_heads] f32
   View step_bias;  // [value_heads], or of channels [value_heads * key_dim], f32
   View skip = {};  // [value_heads] f32; optional

@@ -94,8 +94,8 @@ void EngineHost::handle(Submit message) {
 }
 
 // Grammars from `next` on are compiled, one after the other; at once where they are known. Then the
-// request is submitted, while what was compiled last is held.
-void EngineHost::compile_then_submit(std::shared_ptr<Submit> message, size_t next) {
+// request is submitted, while what was compiled last is held by who calls back.
+void EngineHost::compile_then_submit(const std::shared_ptr<Submit>& message, size_t next) {
   const std::vector<constraint::ConstraintSpec>& constraints = message->params.constraints;
   while (next < constraints.size() &&
          !std::holds_alternative<constraint::GrammarSpec>(constraints[next])) {
@@ -110,7 +110,6 @@ void EngineHost::compile_then_submit(std::shared_ptr<Submit> message, size_t nex
   engine_.compile(grammar, message->params.tenant,
                   [this, message, next](const Result<engine::FormLease>& compiled) {
                     if (!compiled) return refuse(message->id, compiled.error());
-                    const engine::FormLease held = *compiled;
                     compile_then_submit(message, next + 1);
                   });
 }

@@ -58,7 +58,7 @@ class EngineHost {
   void handle(const AskPulse& message) { send_pulse(message.id); }
   void handle(const ResetPrefixCache& /*message*/) { engine_.reset_prefix_cache(); }
 
-  void compile_then_submit(std::shared_ptr<Submit> message, size_t next);
+  void compile_then_submit(const std::shared_ptr<Submit>& message, size_t next);
   Result<void> submit(Submit& message);
   void take(const std::shared_ptr<Open>& open, engine::Event&& event);
   void refuse(uint64_t id, const Error& error);

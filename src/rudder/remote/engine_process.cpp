@@ -30,6 +30,7 @@ tl::unexpected<Error> refused(const char* what, int error) {
 // Those given, then this process's whose names are not among them; null at the end.
 std::vector<char*> joined_environment(const std::vector<std::string>& given) {
   std::vector<char*> all;
+  all.reserve(given.size());
   for (const std::string& one : given) all.push_back(const_cast<char*>(one.c_str()));
   for (char** one = environ; *one != nullptr; ++one) {
     const std::string_view text(*one);

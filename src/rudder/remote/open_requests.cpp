@@ -62,8 +62,8 @@ DueEvents OpenRequests::take(uint64_t id, std::vector<engine::Event> events) {
   return due;
 }
 
-DueEvents OpenRequests::end(std::shared_ptr<OpenRequest> request, engine::FinishReason reason,
-                            const Error& error) {
+DueEvents OpenRequests::end(const std::shared_ptr<OpenRequest>& request,
+                            engine::FinishReason reason, const Error& error) {
   std::vector<engine::Event> events;
   for (size_t choice = 0; choice < request->finished.size(); ++choice) {
     if (request->finished[choice]) continue;
@@ -88,7 +88,7 @@ std::vector<DueEvents> OpenRequests::end_those(
   }
   std::vector<DueEvents> due;
   due.reserve(ended.size());
-  for (auto& [request, error] : ended) due.push_back(end(std::move(request), reason, *error));
+  for (const auto& [request, error] : ended) due.push_back(end(request, reason, *error));
   return due;
 }
 

@@ -67,7 +67,7 @@ class OpenRequests {
 
  private:
   void note_begin(OpenRequest& request);
-  DueEvents end(std::shared_ptr<OpenRequest> request, engine::FinishReason reason,
+  DueEvents end(const std::shared_ptr<OpenRequest>& request, engine::FinishReason reason,
                 const Error& error);
 
   std::map<uint64_t, std::shared_ptr<OpenRequest>> requests_;

@@ -217,6 +217,26 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
   }
 }
 
+void change_residual(TinyArch arch, model::ModelSpec& spec) {
+  if (arch == TinyArch::kTwoStreams) {
+    spec.branch_scale = 0.25f;
+    spec.residual = model::MixedStreams{.count = 2};
+  }
+  if (arch == TinyArch::kHyper) {
+    spec.residual = model::HyperConnections{
+        .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
+  }
+  if (arch == TinyArch::kNormedSums) {
+    spec.residual = model::BlockSums{.layers = 2, .blocks = 2, .normed_values = true};
+  }
+  if (arch == TinyArch::kGatedAdds) spec.residual = model::ScaledAdds{.temperature = 0.05f};
+  if (arch == TinyArch::kDepthAdds) spec.residual = model::ScaledAdds{.by_depth = true};
+  if (arch == TinyArch::kBlockSums) {
+    spec.branch_scale = 0.5f;
+    spec.residual = model::BlockSums{.layers = 2, .blocks = 2};  // the second has a layer
+  }
+}
+
 }  // namespace
 
 model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
@@ -301,33 +321,20 @@ model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
       attention.out_gate = true;
       break;
     case TinyArch::kTwoStreams:
-      norms.post = true;
-      spec.branch_scale = 0.25f;
-      spec.residual = model::MixedStreams{.count = 2};
-      break;
-    case TinyArch::kHyper:
-      spec.residual = model::HyperConnections{
-          .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
-      break;
-    case TinyArch::kNormedSums:
-      spec.residual = model::BlockSums{.layers = 2, .blocks = 2, .normed_values = true};
-      break;
-    case TinyArch::kGatedAdds:
-      spec.residual = model::ScaledAdds{.temperature = 0.05f};
-      break;
     case TinyArch::kDepthAdds:
       norms.post = true;
-      spec.residual = model::ScaledAdds{.by_depth = true};
       break;
+    case TinyArch::kHyper:
+    case TinyArch::kNormedSums:
+    case TinyArch::kGatedAdds:
     case TinyArch::kBlockSums:
-      spec.branch_scale = 0.5f;
-      spec.residual = model::BlockSums{.layers = 2, .blocks = 2};  // the second has a layer
       break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
   spec.ropes.push_back({.theta = 10000, .rotary_dim = attention.head_dim, .scaling = {}});
   change_layers(arch, attention, spec);
+  change_residual(arch, spec);
   return spec;
 }
 
