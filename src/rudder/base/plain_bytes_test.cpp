@@ -83,7 +83,8 @@ TEST(PlainBytesTest, ChangedBytesAreReadOrRefused) {
       changed[at] = other;
       std::string_view in = changed;
       Outer read;
-      if (read_plain(in, read)) EXPECT_LE(bytes_of(read).size(), changed.size());
+      if (!read_plain(in, read)) continue;
+      EXPECT_LE(bytes_of(read).size(), changed.size());
     }
   }
 }
