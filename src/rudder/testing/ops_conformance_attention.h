@@ -82,7 +82,10 @@ class OpsAttention : public OpsConformance {
   Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales,
                 double nudge) const;
   void make_gate(Layer& layer);
-  Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
+  // With a cache for sequences of so many tokens in all, and not much more: it is written and read
+  // whole. Of up to kMostSequences at once.
+  Layer make_layer(const AttentionShape& shape, int64_t num_tokens);
+  static constexpr int64_t kMostSequences = 6;
   Sequence make_sequence(Layer& layer, int64_t length);
   // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:
   // [sum of q_lens + padding, heads * head_dim]. By sequence, where there are `trees`: which of its

@@ -19,7 +19,7 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
   if (ops_.pattern_ops() == nullptr) GTEST_SKIP() << "this backend captures none";
   constexpr int64_t kLengths[] = {1, 7, 16, 17, 48, 65, 131, 160};
   for (int round = 0; round < 24; ++round) {
-    Layer layer = make_layer(fuzzed_shape(), 200);
+    Layer layer = make_layer(fuzzed_shape(), 3 * 160);
     const ops::Rank rank = round % 2 == 0 ? ops::Rank{} : ops::Rank{1, 2};
     const auto num_heads = static_cast<int32_t>(layer.shape.heads) * rank.count;
     const auto own_begin = static_cast<int32_t>(layer.shape.heads) * rank.index;
