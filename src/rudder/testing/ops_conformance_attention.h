@@ -100,11 +100,15 @@ class OpsAttention : public OpsConformance {
     // every row of a head as round_query_row() leaves it; a low precision also cuts sums.
     const Matrix* rounded_q = nullptr;
     double nudge = 0;  // of codes, cached()
+    // Not 0: queries, keys and values are moved by up to a rounding each, at random from this seed.
+    uint64_t disturbance = 0;
   };
   // Attention of tokens [begin, begin + count) of a sequence. `patterns` as of
   // reference_attention().
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   const Precision& precision, std::vector<Matrix>* patterns = nullptr);
+  // What one rounding on the way to an output changes, relative to what is rounded.
+  double rounding_unit() const;
   bool may_round_queries() const {
     return GetParam().rounds_queries && ops_.kv_format() == ops::KvFormat{tensor::DType::kF8E4M3};
   }
