@@ -83,7 +83,7 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
             const double wanted = is_seen ? exact[head].at(r, k) : 0;
             double allowed = is_seen ? tolerance + 2 * act_unit() * std::abs(wanted) : 0;
             for (const std::vector<Matrix>& other : others) {
-              if (is_seen) allowed += std::abs(other[head].at(r, k) - wanted);
+              if (is_seen) allowed += 2 * std::abs(other[head].at(r, k) - wanted);
             }
             ASSERT_NEAR(ring[row + static_cast<size_t>(k)], wanted, allowed)
                 << "round " << round << ", position " << position << ", head " << head << ", key "
