@@ -37,6 +37,21 @@ TEST(HubSettings, FoldersComeFromTheNearestVariable) {
             "/d/c//dx/$NONE");
 }
 
+TEST(HubSettings, FoldersOfOtherUsersAreTheirs) {
+  EXPECT_EQ(settings_of({{"HF_HOME", "~root/x"}, {"HOME", "/h"}})->cache, "/root/x/hub");
+  EXPECT_EQ(settings_of({{"HF_HUB_CACHE", "~nobody-is-called-so/x"}})->cache,
+            "~nobody-is-called-so/x");
+}
+
+TEST(HubSettings, ATokenFileThatCannotBeReadIsTold) {
+  const std::string folder = testing::TempDir();
+  const auto settings = settings_of({{"HF_TOKEN_PATH", folder}});
+  ASSERT_FALSE(settings.has_value());
+  EXPECT_EQ(settings.error().where, folder);
+  EXPECT_EQ(settings_of({{"HF_TOKEN_PATH", folder + "/none"}})->token, "");
+  EXPECT_TRUE(settings_of({{"HF_TOKEN_PATH", folder}, {"HF_TOKEN", "hf_x"}}).has_value());
+}
+
 TEST(HubSettings, OfflineHasTheHubsWords) {
   for (const char* word : {"1", "on", "YES", "True"}) {
     EXPECT_TRUE(settings_of({{"HF_HUB_OFFLINE", word}})->offline) << word;
