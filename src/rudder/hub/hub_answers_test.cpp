@@ -5,7 +5,7 @@
 namespace rudder::hub {
 namespace {
 
-constexpr int64_t kSecondUs = 1'000'000;
+constexpr int64_t kMicrosecondsInOne = 1'000'000;
 constexpr int64_t kNow = 784'111'777;  // Sun, 06 Nov 1994 08:49:37 GMT
 
 std::optional<int64_t> seconds_of(const char* name, const char* text, int status = 429) {
@@ -13,7 +13,7 @@ std::optional<int64_t> seconds_of(const char* name, const char* text, int status
   head.status = status;
   head.fields = {{name, text}};
   const auto wait_us = wait_us_of(head, kNow);
-  return wait_us ? std::optional<int64_t>(*wait_us / kSecondUs) : std::nullopt;
+  return wait_us ? std::optional<int64_t>(*wait_us / kMicrosecondsInOne) : std::nullopt;
 }
 
 TEST(HubAnswers, AWaitIsANumberOrADate) {
