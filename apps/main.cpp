@@ -1,6 +1,7 @@
 // rudder: parses the command's name and hands over. Wiring only.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <string_view>
 #include <utility>
 
@@ -59,6 +60,8 @@ void print_usage(FILE* out) {
 int main(int argc, char** argv) {
   using namespace rudder::apps;  // NOLINT(google-build-using-namespace)
   rudder::limit_kept_memory();
+  // A file that may not grow (ulimit -f, a quota) is an error of whoever writes it.
+  std::signal(SIGXFSZ, SIG_IGN);
   const std::string_view name = argc > 1 ? argv[1] : "--help";
   if (name == "--version" || name == "version") {
     fmt::print("rudder {}\n", kVersion);
