@@ -10,7 +10,7 @@ namespace rudder::dialect {
 namespace internal {
 namespace {
 
-constexpr int kMaxBracedDepth = 64; // of lists and objects in one another
+constexpr int kMaxBracedDepth = 64;  // of lists and objects in one another
 
 bool is_braced_name_byte(char byte) {
   const auto code = static_cast<unsigned char>(byte);
@@ -20,53 +20,48 @@ bool is_braced_name_byte(char byte) {
 
 size_t name_length(std::string_view text) {
   size_t length = 0;
-  while (length < text.size() && is_braced_name_byte(text[length]))
-    ++length;
+  while (length < text.size() && is_braced_name_byte(text[length])) ++length;
   return length;
 }
 
-} // namespace
+}  // namespace
 
 void BracedParser::skip_blanks() {
-  while (!text_.empty() && is_blank(text_.front()))
-    text_.remove_prefix(1);
+  while (!text_.empty() && is_blank(text_.front())) text_.remove_prefix(1);
 }
 
 bool BracedParser::take(std::string_view what) {
-  if (!at(what))
-    return false;
+  if (!at(what)) return false;
   text_.remove_prefix(what.size());
   return true;
 }
 
 bool BracedParser::at_end() {
-  while (!text_.empty() && (is_blank(text_.front()) || at_any("}]),;")))
-    text_.remove_prefix(1);
+  while (!text_.empty() && (is_blank(text_.front()) || at_any("}]),;"))) text_.remove_prefix(1);
   return text_.empty();
 }
 
-std::string BracedParser::take_name(bool *is_marked) {
+std::string BracedParser::take_name(bool* is_marked) {
   constexpr std::string_view kCall = "call";
   skip_blanks();
   std::string_view rest = text_;
   if (rest.starts_with(kCall)) {
     rest.remove_prefix(kCall.size());
-    while (!rest.empty() && is_blank(rest.front()))
-      rest.remove_prefix(1);
+    while (!rest.empty() && is_blank(rest.front())) rest.remove_prefix(1);
     if (rest.starts_with(':')) {
       *is_marked = true;
       text_ = rest.substr(1);
     } else if (rest.size() + kCall.size() < text_.size()) {
-      text_ = rest; // its colon alone is missing
+      text_ = rest;  // its colon alone is missing
     }
   } else if (take(":")) {
-    *is_marked = true; // its word alone
+    *is_marked = true;  // its word alone
   }
   skip_blanks();
   const size_t length = name_length(text_);
   tool_ = text_.substr(0, length);
   text_.remove_prefix(length);
-  if (*is_marked && tool_ == kCall && at(":")) { // the mark once more
+  if (*is_marked && tool_ == kCall && at(":")) {  // the mark once more
     text_.remove_prefix(1);
     return take_name(is_marked);
   }
@@ -78,16 +73,15 @@ bool BracedParser::at_brace() {
   return at("{");
 }
 
-bool BracedParser::take_arguments(std::string *out) { return take_pairs(out); }
+bool BracedParser::take_arguments(std::string* out) {
+  return take_pairs(out);
+}
 
 std::string BracedParser::take_key() {
-  for (const std::string_view quote :
-       {quote_, std::string_view("\""), std::string_view("'")}) {
-    if (!at(quote))
-      continue;
+  for (const std::string_view quote : {quote_, std::string_view("\""), std::string_view("'")}) {
+    if (!at(quote)) continue;
     const size_t end = text_.find(quote, quote.size());
-    if (end == std::string_view::npos)
-      break;
+    if (end == std::string_view::npos) break;
     std::string key(text_.substr(quote.size(), end - quote.size()));
     text_.remove_prefix(end + quote.size());
     return key;
@@ -103,8 +97,7 @@ std::string BracedParser::take_key() {
 size_t BracedParser::loose_key_length(std::string_view text) const {
   constexpr size_t kLongest = 256;
   const size_t end = text.substr(0, kLongest).find_first_of(":=,{}[]()\"'\n");
-  if (end == std::string_view::npos || text[end] != ':')
-    return 0;
+  if (end == std::string_view::npos || text[end] != ':') return 0;
   return text.substr(0, end).find(quote_) == std::string_view::npos ? end : 0;
 }
 
@@ -113,8 +106,7 @@ size_t BracedParser::loose_key_length(std::string_view text) const {
 // missing. So where the name is an argument of the tool and the whole is none,
 // and where the value is a time or an address.
 bool BracedParser::lacks_colon(size_t name, size_t loose) const {
-  if (name == 0 || name >= loose || !is_blank(text_[name]))
-    return false;
+  if (name == 0 || name >= loose || !is_blank(text_[name])) return false;
   if (depth_ == 0 && !sink_.may_have(tool_, trimmed(text_.substr(0, loose))) &&
       sink_.may_have(tool_, text_.substr(0, name))) {
     return true;
@@ -123,16 +115,14 @@ bool BracedParser::lacks_colon(size_t name, size_t loose) const {
     return std::isdigit(static_cast<unsigned char>(text_[at]));
   };
   const std::string_view behind = text_.substr(loose + 1);
-  const bool is_time =
-      is_digit(loose - 1) != 0 && !behind.empty() && is_digit(loose + 1) != 0;
+  const bool is_time = is_digit(loose - 1) != 0 && !behind.empty() && is_digit(loose + 1) != 0;
   return is_time || behind.starts_with("//");
 }
 
 // A key as take_key() reads it, or one that is no name.
 std::string BracedParser::take_any_key() {
   const size_t loose = begins_pair(text_) ? 0 : loose_key_length(text_);
-  if (loose == 0 || lacks_colon(name_length(text_), loose))
-    return take_key();
+  if (loose == 0 || lacks_colon(name_length(text_), loose)) return take_key();
   std::string key(text_.substr(0, loose));
   text_.remove_prefix(loose);
   return key;
@@ -142,81 +132,66 @@ std::string BracedParser::take_any_key() {
 bool BracedParser::begins_pair(std::string_view text) const {
   BracedParser ahead(text, quote_, false, sink_);
   ahead.skip_blanks();
-  if (ahead.take_key().empty())
-    return false;
+  if (ahead.take_key().empty()) return false;
   ahead.skip_blanks();
   return ahead.at(":") || ahead.at("=");
 }
 
-bool BracedParser::take_pairs(std::string *out) {
+bool BracedParser::take_pairs(std::string* out) {
   take("{");
   *out += '{';
   bool first = true;
   while (true) {
-    while (!text_.empty() && (is_blank(text_.front()) || at(",")))
-      text_.remove_prefix(1);
-    if (take("}"))
-      break;
+    while (!text_.empty() && (is_blank(text_.front()) || at(","))) text_.remove_prefix(1);
+    if (take("}")) break;
     if (text_.empty()) {
-      if (is_cut_)
-        return false;
-      break; // a brace too few
+      if (is_cut_) return false;
+      break;  // a brace too few
     }
-    if (at_any("])")) { // of what is around it, or one too many
-      if (depth_ > 0)
-        break;
+    if (at_any("])")) {  // of what is around it, or one too many
+      if (depth_ > 0) break;
       text_.remove_prefix(1);
       continue;
     }
     const std::string key = take_any_key();
     if (key.empty()) {
-      text_.remove_prefix(1); // of no key: passed over
+      text_.remove_prefix(1);  // of no key: passed over
       continue;
     }
     skip_blanks();
-    if (text_.empty() && is_cut_)
-      return false; // it may go on
-    if (!first)
-      *out += ", ";
+    if (text_.empty() && is_cut_) return false;  // it may go on
+    if (!first) *out += ", ";
     first = false;
     append_json_string(*out, key);
     *out += ": ";
-    if (!take(":"))
-      take("=");
-    if (!take_value(out, false))
-      return false;
+    if (!take(":")) take("=");
+    if (!take_value(out, false)) return false;
   }
   *out += '}';
   return true;
 }
 
-bool BracedParser::take_items(std::string *out) {
+bool BracedParser::take_items(std::string* out) {
   take("[");
   *out += '[';
   bool first = true;
   while (true) {
-    while (!text_.empty() && (is_blank(text_.front()) || at(",")))
-      text_.remove_prefix(1);
-    if (take("]"))
-      break;
+    while (!text_.empty() && (is_blank(text_.front()) || at(","))) text_.remove_prefix(1);
+    if (take("]")) break;
     if (text_.empty()) {
-      if (is_cut_)
-        return false;
+      if (is_cut_) return false;
       break;
     }
-    if (at_any("})"))
-      break;
-    if (!first)
-      *out += ", ";
+    if (at_any("})")) break;
+    if (!first) *out += ", ";
     first = false;
-    if (!take_value(out, true))
-      return false;
+    if (!take_value(out, true)) return false;
   }
   *out += ']';
   return true;
 }
 
-bool BracedParser::take_string(std::string_view end, std::string *out) {
+bool BracedParser::take_string(std::string_view end, std::string* out) {
   text_.remove_prefix(end.size());
   const bool escapes = end != quote_;
   std::string decoded;
@@ -224,8 +199,7 @@ bool BracedParser::take_string(std::string_view end, std::string *out) {
     if (escapes && at("\\") && text_.size() > 1) {
       text_.remove_prefix(1);
       const size_t known = std::string_view("nrt").find(text_.front());
-      decoded.push_back(known == std::string_view::npos ? text_.front()
-                                                        : "\n\r\t"[known]);
+      decoded.push_back(known == std::string_view::npos ? text_.front() : "\n\r\t"[known]);
     } else {
       decoded.push_back(text_.front());
     }
@@ -234,14 +208,12 @@ bool BracedParser::take_string(std::string_view end, std::string *out) {
   const bool is_whole = take(end);
   // Its end alone is missing: the brackets behind it are not of the string.
   if (!is_whole && !is_cut_) {
-    while (!decoded.empty() &&
-           (is_blank(decoded.back()) || decoded.back() == '}')) {
+    while (!decoded.empty() && (is_blank(decoded.back()) || decoded.back() == '}')) {
       decoded.pop_back();
     }
   }
   append_json_string(*out, decoded);
-  if (is_whole || !is_cut_)
-    return true;
+  if (is_whole || !is_cut_) return true;
   out->pop_back();
   return false;
 }
@@ -251,40 +223,30 @@ bool BracedParser::take_string(std::string_view end, std::string *out) {
 bool BracedParser::begins_pair_behind(size_t length) const {
   constexpr size_t kLongestNumber = 32;
   std::string_view rest = text_.substr(length + 1);
-  while (!rest.empty() && (is_blank(rest.front()) || rest.front() == ','))
-    rest.remove_prefix(1);
-  if (begins_pair(rest))
-    return true;
+  while (!rest.empty() && (is_blank(rest.front()) || rest.front() == ',')) rest.remove_prefix(1);
+  if (begins_pair(rest)) return true;
   const size_t loose = loose_key_length(rest);
-  if (length > kLongestNumber || loose == 0)
-    return false;
+  if (length > kLongestNumber || loose == 0) return false;
   const BracedParser ahead(rest, quote_, false, sink_);
   return parse_python_value(text_.substr(0, length)).has_value() ||
          ahead.lacks_colon(name_length(rest), loose);
 }
 
 // A word, a number, or a string without quotes.
-void BracedParser::take_bare(std::string *out, bool in_list) {
+void BracedParser::take_bare(std::string* out, bool in_list) {
   size_t length = 0;
   while (length < text_.size() && text_[length] != '}') {
-    if (in_list && (text_[length] == ',' || text_[length] == ']'))
-      break;
-    if (!in_list && text_[length] == ',' && begins_pair_behind(length))
-      break;
-    const bool is_first_comma =
-        text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
-    if (is_first_comma &&
-        text_.find_first_not_of(" \n\r\t,}", length) == text_.npos)
-      break;
+    if (in_list && (text_[length] == ',' || text_[length] == ']')) break;
+    if (!in_list && text_[length] == ',' && begins_pair_behind(length)) break;
+    const bool is_first_comma = text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
+    if (is_first_comma && text_.find_first_not_of(" \n\r\t,}", length) == text_.npos) break;
     ++length;
   }
   std::string_view word = text_.substr(0, length);
   text_.remove_prefix(length);
-  while (!word.empty() && is_blank(word.back()))
-    word.remove_suffix(1);
+  while (!word.empty() && is_blank(word.back())) word.remove_suffix(1);
   const bool may_go_on = is_cut_ && text_.empty();
-  if (may_go_on &&
-      word.find_first_not_of("+-.0123456789eE") != std::string_view::npos) {
+  if (may_go_on && word.find_first_not_of("+-.0123456789eE") != std::string_view::npos) {
     append_json_string(*out, word);
     out->pop_back();
   } else if (std::optional<std::string> literal = parse_python_value(word)) {
@@ -295,11 +257,10 @@ void BracedParser::take_bare(std::string *out, bool in_list) {
 }
 
 // False where the value may go on behind the cut.
-bool BracedParser::take_value(std::string *out, bool in_list) {
+bool BracedParser::take_value(std::string* out, bool in_list) {
   skip_blanks();
   if (text_.empty()) {
-    if (is_cut_)
-      return false;
+    if (is_cut_) return false;
     *out += "null";
     return true;
   }
@@ -307,10 +268,8 @@ bool BracedParser::take_value(std::string *out, bool in_list) {
     *out += "null";
     return true;
   }
-  if (at(quote_))
-    return take_string(quote_, out);
-  if (at("\"") || at("'"))
-    return take_string(text_.substr(0, 1), out);
+  if (at(quote_)) return take_string(quote_, out);
+  if (at("\"") || at("'")) return take_string(text_.substr(0, 1), out);
   if ((at("[") || at("{")) && depth_ < kMaxBracedDepth) {
     ++depth_;
     const bool is_whole = at("[") ? take_items(out) : take_pairs(out);
@@ -321,28 +280,23 @@ bool BracedParser::take_value(std::string *out, bool in_list) {
   return !is_cut_ || !text_.empty();
 }
 
-} // namespace internal
+}  // namespace internal
 
-std::vector<LooseCall> parse_braced_calls(std::string_view text,
-                                          std::string_view quote, bool is_cut,
-                                          const CallSink &sink) {
+std::vector<LooseCall> parse_braced_calls(std::string_view text, std::string_view quote,
+                                          bool is_cut, const CallSink& sink) {
   internal::BracedParser parser(text, quote, is_cut, sink);
   std::vector<LooseCall> calls;
   while (!parser.at_end()) {
     bool is_marked = false;
     LooseCall call;
     call.name = parser.take_name(&is_marked);
-    if (call.name.empty())
-      return {};
+    if (call.name.empty()) return {};
     const bool has_brace = parser.at_brace();
-    const bool may_be =
-        has_brace ? is_marked || sink.knows(call.name) : is_marked && !is_cut;
-    if (!may_be)
-      return {};
+    const bool may_be = has_brace ? is_marked || sink.knows(call.name) : is_marked && !is_cut;
+    if (!may_be) return {};
     if (!has_brace) {
       call.arguments = "{}";
-      if (!parser.at_end())
-        return {}; // prose
+      if (!parser.at_end()) return {};  // prose
     } else if (!parser.take_arguments(&call.arguments)) {
       calls.push_back(std::move(call));
       break;
@@ -352,4 +306,4 @@ std::vector<LooseCall> parse_braced_calls(std::string_view text,
   return calls;
 }
 
-} // namespace rudder::dialect
+}  // namespace rudder::dialect

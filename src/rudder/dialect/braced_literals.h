@@ -16,43 +16,40 @@ namespace rudder::dialect {
 // something else. `is_cut`: the text may end inside the last call, and so do
 // its arguments then. Of `sink` it is asked which names are tools' and
 // arguments': without "call" only a tool's name begins a call.
-std::vector<LooseCall> parse_braced_calls(std::string_view text,
-                                          std::string_view quote, bool is_cut,
-                                          const CallSink &sink);
+std::vector<LooseCall> parse_braced_calls(std::string_view text, std::string_view quote,
+                                          bool is_cut, const CallSink& sink);
 
 namespace internal {
 
 // Reads down a text.
 class BracedParser {
-public:
+ public:
   // Of `sink` it is asked which arguments tools have.
-  BracedParser(std::string_view text, std::string_view quote, bool is_cut,
-               const CallSink &sink)
+  BracedParser(std::string_view text, std::string_view quote, bool is_cut, const CallSink& sink)
       : text_(text), quote_(quote), is_cut_(is_cut), sink_(sink) {}
 
   // The name of the call that comes next; empty where none does. `is_marked`:
   // "call:" is before it.
-  std::string take_name(bool *is_marked);
+  std::string take_name(bool* is_marked);
   bool at_brace();
   // From the brace on, as JSON. False where the text ends before the arguments
   // do and was cut.
-  bool take_arguments(std::string *out);
+  bool take_arguments(std::string* out);
   // Blanks, and brackets and commas too many.
   bool at_end();
 
-private:
+ private:
   void skip_blanks();
   bool at(std::string_view what) const { return text_.starts_with(what); }
   bool at_any(std::string_view bytes) const {
-    return !text_.empty() &&
-           bytes.find(text_.front()) != std::string_view::npos;
+    return !text_.empty() && bytes.find(text_.front()) != std::string_view::npos;
   }
   bool take(std::string_view what);
-  bool take_pairs(std::string *out);
-  bool take_items(std::string *out);
-  bool take_value(std::string *out, bool in_list);
-  bool take_string(std::string_view end, std::string *out);
-  void take_bare(std::string *out, bool in_list);
+  bool take_pairs(std::string* out);
+  bool take_items(std::string* out);
+  bool take_value(std::string* out, bool in_list);
+  bool take_string(std::string_view end, std::string* out);
+  void take_bare(std::string* out, bool in_list);
   bool begins_pair(std::string_view text) const;
   bool begins_pair_behind(size_t length) const;
   size_t loose_key_length(std::string_view text) const;
@@ -63,11 +60,11 @@ private:
   std::string_view text_;
   const std::string_view quote_;
   const bool is_cut_;
-  const CallSink &sink_;
-  std::string tool_; // of the call at hand
+  const CallSink& sink_;
+  std::string tool_;  // of the call at hand
   int depth_ = 0;
 };
 
-} // namespace internal
+}  // namespace internal
 
-} // namespace rudder::dialect
+}  // namespace rudder::dialect

@@ -15,48 +15,41 @@ namespace rudder::dialect {
 namespace {
 
 class BracedReader final : public CallReader {
-public:
-  explicit BracedReader(const ToolDialect &dialect)
-      : dialect_(dialect), marks_({dialect.quote, dialect.end, dialect.begin}) {
-  }
+ public:
+  explicit BracedReader(const ToolDialect& dialect)
+      : dialect_(dialect), marks_({dialect.quote, dialect.end, dialect.begin}) {}
 
-  Step push(char byte, CallSink &sink) override;
-  bool finish(CallSink &sink) override;
+  Step push(char byte, CallSink& sink) override;
+  bool finish(CallSink& sink) override;
 
-private:
+ private:
   Step quote();
-  Step end(CallSink &sink);
-  Step next_call(CallSink &sink);
-  Step in_next_call(char byte, CallSink &sink);
-  std::vector<LooseCall> calls_of(std::string_view source, bool is_cut,
-                                  const CallSink &sink) const;
-  bool tell(std::string_view source, bool is_cut, CallSink &sink) const;
-  bool tell_all(CallSink &sink) const;
-  void tell_taken(size_t end, CallSink &sink) const;
+  Step end(CallSink& sink);
+  Step next_call(CallSink& sink);
+  Step in_next_call(char byte, CallSink& sink);
+  std::vector<LooseCall> calls_of(std::string_view source, bool is_cut, const CallSink& sink) const;
+  bool tell(std::string_view source, bool is_cut, CallSink& sink) const;
+  bool tell_all(CallSink& sink) const;
+  void tell_taken(size_t end, CallSink& sink) const;
 
-  const ToolDialect &dialect_;
+  const ToolDialect& dialect_;
   MarkFinder marks_;
-  std::unique_ptr<CallReader>
-      json_; // of a call that is written as JSON even so
+  std::unique_ptr<CallReader> json_;  // of a call that is written as JSON even so
   std::string source_;
   bool in_string_ = false;
-  std::optional<size_t>
-      end_in_string_; // where the call ends if its string has no end
-  size_t taken_ = 0;  // of source_: the last of them
-  std::optional<std::string>
-      next_; // behind the mark of another call, if it is one
+  std::optional<size_t> end_in_string_;  // where the call ends if its string has no end
+  size_t taken_ = 0;                     // of source_: the last of them
+  std::optional<std::string> next_;      // behind the mark of another call, if it is one
 };
 
-std::vector<LooseCall> BracedReader::calls_of(std::string_view source,
-                                              bool is_cut,
-                                              const CallSink &sink) const {
+std::vector<LooseCall> BracedReader::calls_of(std::string_view source, bool is_cut,
+                                              const CallSink& sink) const {
   return parse_braced_calls(source, dialect_.quote, is_cut, sink);
 }
 
-bool BracedReader::tell(std::string_view source, bool is_cut,
-                        CallSink &sink) const {
+bool BracedReader::tell(std::string_view source, bool is_cut, CallSink& sink) const {
   const std::vector<LooseCall> calls = calls_of(source, is_cut, sink);
-  for (const LooseCall &call : calls) {
+  for (const LooseCall& call : calls) {
     sink.begin(call.name);
     sink.arguments(call.arguments);
   }
@@ -65,34 +58,27 @@ bool BracedReader::tell(std::string_view source, bool is_cut,
 
 // What was taken for a call whose string had no end is that call, if the string
 // went on and nothing came of it.
-bool BracedReader::tell_all(CallSink &sink) const {
-  if (tell(source_, false, sink))
-    return true;
-  if (taken_ > 0)
-    tell_taken(taken_, sink);
+bool BracedReader::tell_all(CallSink& sink) const {
+  if (tell(source_, false, sink)) return true;
+  if (taken_ > 0) tell_taken(taken_, sink);
   return false;
 }
 
-void BracedReader::tell_taken(size_t end, CallSink &sink) const {
+void BracedReader::tell_taken(size_t end, CallSink& sink) const {
   const std::string_view source = std::string_view(source_).substr(0, end);
-  if (!tell(source, false, sink))
-    tell(source, true, sink);
+  if (!tell(source, false, sink)) tell(source, true, sink);
 }
 
-CallReader::Step BracedReader::push(char byte, CallSink &sink) {
-  if (json_)
-    return json_->push(byte, sink);
-  if (next_)
-    return in_next_call(byte, sink);
+CallReader::Step BracedReader::push(char byte, CallSink& sink) {
+  if (json_) return json_->push(byte, sink);
+  if (next_) return in_next_call(byte, sink);
   if (byte == '{' && source_.find_first_not_of(" \n") == std::string::npos) {
     json_ = make_json_reader(dialect_, false);
     return json_->push(byte, sink);
   }
   const std::string_view mark = marks_.push(byte, &source_);
-  if (mark.empty())
-    return Step::kMore;
-  if (mark == dialect_.quote)
-    return quote();
+  if (mark.empty()) return Step::kMore;
+  if (mark == dialect_.quote) return quote();
   return mark == dialect_.end ? end(sink) : next_call(sink);
 }
 
@@ -104,23 +90,20 @@ CallReader::Step BracedReader::quote() {
   return went_on ? Step::kTaken : Step::kMore;
 }
 
-CallReader::Step BracedReader::end(CallSink &sink) {
-  if (!in_string_)
-    return tell_all(sink) ? Step::kEnd : Step::kStray;
+CallReader::Step BracedReader::end(CallSink& sink) {
+  if (!in_string_) return tell_all(sink) ? Step::kEnd : Step::kStray;
   const bool is_first = !end_in_string_;
   if (is_first && calls_of(source_, true, sink).empty()) {
-    if (taken_ > 0)
-      tell_taken(taken_, sink);
+    if (taken_ > 0) tell_taken(taken_, sink);
     return Step::kStray;
   }
-  if (is_first)
-    end_in_string_ = taken_ = source_.size();
+  if (is_first) end_in_string_ = taken_ = source_.size();
   source_ += dialect_.end;
   return is_first ? Step::kTaken : Step::kMore;
 }
 
 // The mark of another call: in a string it is text, if the string goes on.
-CallReader::Step BracedReader::next_call(CallSink &sink) {
+CallReader::Step BracedReader::next_call(CallSink& sink) {
   if (in_string_) {
     if (end_in_string_) {
       next_.emplace();
@@ -129,50 +112,44 @@ CallReader::Step BracedReader::next_call(CallSink &sink) {
     }
     return Step::kMore;
   }
-  if (!tell_all(sink))
-    return Step::kStray;
+  if (!tell_all(sink)) return Step::kStray;
   source_.clear();
   taken_ = 0;
   return Step::kTaken;
 }
 
-CallReader::Step BracedReader::in_next_call(char byte, CallSink &sink) {
+CallReader::Step BracedReader::in_next_call(char byte, CallSink& sink) {
   constexpr std::string_view kCall = "call:";
   *next_ += byte;
   const std::string_view begun = trimmed(*next_);
   if (begun == kCall) {
     tell_taken(*end_in_string_, sink);
-    return Step::kStray; // what is behind the end is the answer's again
+    return Step::kStray;  // what is behind the end is the answer's again
   }
-  if (kCall.starts_with(begun))
-    return Step::kMore;
+  if (kCall.starts_with(begun)) return Step::kMore;
   source_ += dialect_.begin;
   Step step = Step::kMore;
   const std::string bytes = *std::exchange(next_, std::nullopt);
-  for (const char again : bytes)
-    step = push(again, sink);
+  for (const char again : bytes) step = push(again, sink);
   return step;
 }
 
 // The end mark is often the token that ends the answer, whose text is left out.
-bool BracedReader::finish(CallSink &sink) {
-  if (json_)
-    return json_->finish(sink);
+bool BracedReader::finish(CallSink& sink) {
+  if (json_) return json_->finish(sink);
   if (end_in_string_) {
     tell_taken(*end_in_string_, sink);
-    return true; // what is behind it
+    return true;  // what is behind it
   }
-  const bool is_call =
-      tell(source_, true, sink); // what may begin a mark is of no call
-  if (!is_call && taken_ > 0)
-    tell_taken(taken_, sink);
+  const bool is_call = tell(source_, true, sink);  // what may begin a mark is of no call
+  if (!is_call && taken_ > 0) tell_taken(taken_, sink);
   return !is_call;
 }
 
-} // namespace
+}  // namespace
 
-std::unique_ptr<CallReader> make_braced_reader(const ToolDialect &dialect) {
+std::unique_ptr<CallReader> make_braced_reader(const ToolDialect& dialect) {
   return std::make_unique<BracedReader>(dialect);
 }
 
-} // namespace rudder::dialect
+}  // namespace rudder::dialect
