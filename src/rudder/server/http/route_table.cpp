@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/percent.h"
 
 namespace rudder::server {
 namespace {
@@ -106,30 +107,6 @@ constexpr Alias kAliases[] = {
 std::string_view canonical(std::string_view path) {
   const auto* found = std::ranges::find(kAliases, path, &Alias::path);
   return found == std::end(kAliases) ? path : found->route;
-}
-
-int hex_digit(char ch) {
-  if (ch >= '0' && ch <= '9') return ch - '0';
-  if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
-  if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
-  return -1;
-}
-
-std::optional<std::string> percent_decode(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out.push_back(text[i]);
-      continue;
-    }
-    if (i + 2 >= text.size()) return std::nullopt;
-    const int high = hex_digit(text[i + 1]);
-    const int low = hex_digit(text[i + 2]);
-    if (high < 0 || low < 0) return std::nullopt;
-    out.push_back(static_cast<char>(high << 4 | low));
-    i += 2;
-  }
-  return out;
 }
 
 bool path_matches(const Route& route, std::string_view path, std::string* tail) {

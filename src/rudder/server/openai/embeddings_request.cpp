@@ -128,6 +128,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
   FieldReader reader(*object, "");
+  reader.show_limits(&scope.limits);
   auto model = read_model(reader, scope.model);
   if (!model) return tl::unexpected(model.error());
   GenerationRequest parsed;

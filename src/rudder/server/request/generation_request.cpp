@@ -156,7 +156,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   constexpr std::string_view kNewerName = "max_completion_tokens";
   if (body.contains(kNewerName)) ask.names.max_tokens = kNewerName;
   read_choice_fields(reader, &ask.answer, &ask.params);
-  read_max_tokens(reader, &ask.params.max_tokens);
+  read_max_tokens(reader, chat, &ask.params.max_tokens);
   read_stop(reader, "stop", &ask.params.stop);
   reader.boolean("echo", &ask.echo);
   if (chat) {

@@ -12,6 +12,7 @@
 
 #include "rudder/base/edit_distance.h"
 #include "rudder/base/json.h"
+#include "rudder/server/http/percent.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/steer/parse.h"
 
@@ -258,6 +259,13 @@ Result<void> scan_items(const json::value& value, const Spot& at) {
   return {};
 }
 
+// A name or a value of a query, decoded as forms are.
+std::string text_of_query(std::string_view written) {
+  std::string text(written);
+  std::ranges::replace(text, '+', ' ');
+  return percent_decode(text).value_or(text);
+}
+
 Result<void> beside_body(std::string_view where, std::string_view name) {
   return field_error(ErrorCode::kUnsupported,
                      "is not read there; steering and capture are fields of the body",
@@ -282,8 +290,13 @@ Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<H
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    const std::string_view name = pair.substr(0, pair.find('='));
+    const size_t equals = pair.find('=');
+    const std::string name = text_of_query(pair.substr(0, equals));
     if (says_taps(name)) return beside_body("query", name);
+    if (equals == std::string_view::npos || !is_among(kCarriers, name)) continue;
+    const Spot query_itself = {nullptr, "query"};
+    const json::value value(json::string_view(text_of_query(pair.substr(equals + 1))));
+    RUDDER_TRY_VOID(scan_carrier(value, {&query_itself, name}));
   }
   return {};
 }

@@ -138,8 +138,14 @@ TEST(TapNames, AreRefusedBesideTheBody) {
   EXPECT_EQ(refused_beside("", {{"interventions", "calm"}}), "header.interventions");
   EXPECT_EQ(refused_beside("a=b&steering=calm", {}), "query.steering");
   EXPECT_EQ(refused_beside("stop_when", {}), "query.stop_when");
+  EXPECT_EQ(refused_beside("a=%7B&st%65ering=calm", {}), "query.steering");
+  EXPECT_EQ(refused_beside("steering%5Bname%5D=calm", {}), "query.steering[name]");
+  EXPECT_EQ(refused_beside("control%2Dvector=1", {}), "query.control-vector");
+  EXPECT_EQ(refused_beside("extra_body=%7B%22steering%22%3A+%7B%22name%22:%22calm%22%7D%7D", {}),
+            "query.extra_body.steering");
   EXPECT_EQ(refused_beside("steer-vector=a&b", {}), "query.steer-vector");
-  for (const char* query : {"", "&", "=", "beta=true", "api-version=2024-10-21&x=steering"}) {
+  for (const char* query : {"", "&", "=", "%", "%zz=%", "beta=true", "extra_body=%7B%22a%22%3A1%7D",
+                            "extra_body", "api-version=2024-10-21&x=steering"}) {
     EXPECT_EQ(refused_beside(query, {{"x-request-id", "steering"},
                                      {"x-capture-id", "7"},
                                      {"x-stainless-lang", "python"},
