@@ -286,6 +286,7 @@ void EngineCore::admit(Submission& submission) {
   request.max_tokens = submission.request.max_len() - prompt_tokens;
   request.min_tokens = params.sampling.min_tokens;
   request.ignore_eos = params.ignore_eos;
+  request.counts_output = params.counts_output;
   request.tells_captures = params.capture_results;
   request.priority = params.priority;
   request.waiting_since = scheduler_.stats().steps;

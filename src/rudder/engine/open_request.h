@@ -49,6 +49,7 @@ struct OpenRequest {
   int32_t max_tokens = 0;  // of output
   int32_t min_tokens = 0;  // before which no row ends a choice
   bool ignore_eos = false;
+  bool counts_output = true;
   bool tells_captures = false;  // the last event of a choice waits for the results of its captures
   int64_t arrival_us = 0;
   std::optional<int64_t> first_planned_us;  // absent: no step has been planned with it
@@ -60,5 +61,10 @@ struct OpenRequest {
   uint64_t seed = 0;
   std::optional<sched::TapLease> lease;  // while sequences with taps run
 };
+
+// Of the choice, as usage and metrics have them.
+inline int32_t output_tokens(const OpenRequest& request, const OpenChoice& choice) {
+  return request.counts_output ? choice.output.num_tokens() : 0;
+}
 
 }  // namespace rudder::engine

@@ -39,6 +39,7 @@ struct RequestParams {
   std::optional<uint64_t> seed;   // absent: drawn from the engine's entropy
   bool ignore_eos = false;
   std::optional<int32_t> max_tokens;  // absent: up to max_seq_len
+  bool counts_output = true;          // false: what is sampled is no output, in usage and metrics
   std::vector<std::string> stop;      // stop strings
   bool include_stop = false;          // keep the stop string in the text
   // How the answer's thoughts can be told, in which no stop string is looked for; none: it is all

@@ -83,7 +83,10 @@ void read_completions_fields(FieldReader& reader, const GenerationScope& scope,
                              GenerationAsk& ask) {
   read_completions_logprobs(reader, &ask.answer, &ask.params.sampling);
   ask.answer.prompt_only = ask.echo && ask.params.max_tokens == 0;
-  if (ask.answer.prompt_only) ask.params.max_tokens = 1;
+  if (ask.answer.prompt_only) {
+    ask.params.max_tokens = 1;
+    ask.params.counts_output = false;
+  }
   read_prompt_logprobs(reader, ask.echo, &ask.answer, &ask.params.sampling);
   read_thinking_budget(reader, scope.model.dialect.reasoning, &ask.thinking_budget);
   refuse_fields_of_completions(reader, ask.params.n);
