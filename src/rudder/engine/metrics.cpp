@@ -74,7 +74,7 @@ void EngineMetrics::note_first_planned(const OpenRequest& request, int64_t now_u
 
 void EngineMetrics::note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count,
                                 int64_t now_us) {
-  if (count == 0 || !request.counts_output) return;
+  if (count == 0 || request.max_tokens == 0) return;
   live_.generation_tokens += count;
   size_t gaps = count;
   if (!choice.first_token_us) {

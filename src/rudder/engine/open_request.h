@@ -2,6 +2,7 @@
 // until the last event of its last choice. Owned by RequestTable; the engine thread's alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -46,10 +47,9 @@ struct OpenRequest {
   int32_t num_open = 0;       // choices that are open
   int32_t num_sequences = 0;  // sequences that have not ended
   int32_t prompt_tokens = 0;
-  int32_t max_tokens = 0;  // of output
+  int32_t max_tokens = 0;  // of output; 0: what is sampled is none
   int32_t min_tokens = 0;  // before which no row ends a choice
   bool ignore_eos = false;
-  bool counts_output = true;
   bool tells_captures = false;  // the last event of a choice waits for the results of its captures
   int64_t arrival_us = 0;
   std::optional<int64_t> first_planned_us;  // absent: no step has been planned with it
@@ -64,7 +64,7 @@ struct OpenRequest {
 
 // Of the choice, as usage and metrics have them.
 inline int32_t output_tokens(const OpenRequest& request, const OpenChoice& choice) {
-  return request.counts_output ? choice.output.num_tokens() : 0;
+  return std::min(request.max_tokens, choice.output.num_tokens());
 }
 
 }  // namespace rudder::engine

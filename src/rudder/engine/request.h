@@ -68,10 +68,10 @@ struct RequestParams {
   struct {
     bool events = false;  // of consumers are sent while the request runs
     bool wait = true;     // for consumers that are not done when a choice ends
+    // The last event of a choice waits for the results of its captures and carries them. False when
+    // only the operator captures.
+    bool results = true;
   } capture_delivery;
-  // The last event of a choice waits for the results of its captures and carries them. False when
-  // only the operator captures.
-  bool capture_results = true;
   // Null: the model as it is.
   std::shared_ptr<const lora::NamedAdapter> adapter;
 };
