@@ -190,6 +190,7 @@ def test_of_two_replicas_the_other_goes_on():
     with serving(*APART, *PACED, "--data-parallel-size", "2") as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
         engines = engines_of(server)
         assert len(engines) == 2
+        wait_for(lambda: health(server).json().get("status") == "ready", "both are there")
         starts = [threading.Event() for _ in range(2)]
         running = [pool.submit(events, server, start, prompt="Once", max_tokens=120) for start in starts]
         assert all(start.wait(PATIENCE_S) for start in starts)
