@@ -15,12 +15,17 @@ namespace rudder::server {
 bool Exertion::look() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
-  const int64_t now_us = SteadyClock().now_us();
-  const int64_t cpu_us = process_cpu_us();
-  const int64_t passed_us = now_us - std::exchange(looked_us_, now_us);
-  const bool computes = cpu_us - std::exchange(cpu_us_, cpu_us) >= passed_us / 2;
-  const bool reads = std::exchange(major_faults_, usage.ru_majflt) != usage.ru_majflt;
-  return starvation_.look() || computes || reads;
+  return look({.now_us = SteadyClock().now_us(),
+               .cpu_us = process_cpu_us(),
+               .major_faults = usage.ru_majflt,
+               .starves = starvation_.look()});
+}
+
+bool Exertion::look(const Readings& readings) {
+  const Readings last = std::exchange(last_, readings);
+  const bool computes = readings.cpu_us - last.cpu_us >= (readings.now_us - last.now_us) / 2;
+  const bool reads = readings.major_faults != last.major_faults;
+  return readings.starves || computes || reads;
 }
 
 void Vitals::add(std::string part, std::function<bool()> is_still) {

@@ -18,14 +18,22 @@ namespace rudder::server {
 // take long.
 class Exertion {
  public:
-  // Since the look before.
+  // What the kernel says of a process at one moment.
+  struct Readings {
+    int64_t now_us = 0;
+    int64_t cpu_us = 0;        // that the process has had since its start
+    int64_t major_faults = 0;  // likewise
+    bool starves = false;      // a thread wanted a core since the last readings, and got too little
+  };
+
+  // Since the look before: by this process's readings.
   bool look();
+  // By the readings given.
+  bool look(const Readings& readings);
 
  private:
   Starvation starvation_;
-  int64_t cpu_us_ = 0;
-  int64_t major_faults_ = 0;
-  int64_t looked_us_ = 0;
+  Readings last_;
 };
 
 class Vitals {

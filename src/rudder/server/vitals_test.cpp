@@ -56,22 +56,37 @@ TEST_F(VitalsTest, ASignOfLifeBeginsAnew) {
   }
 }
 
-TEST(Exertion, AProcessThatComputesExertsItselfAndOneThatSleepsDoesNot) {
+TEST(Exertion, IsWhatComputesReadsOrWantsACore) {
+  Exertion exertion;
+  Exertion::Readings readings = {.now_us = 1'000'000, .cpu_us = 700'000, .major_faults = 9};
+  exertion.look(readings);
+  readings.now_us += 50'000;
+  readings.cpu_us += 24'999;
+  EXPECT_FALSE(exertion.look(readings)) << "it had less than half of a core";
+  readings.now_us += 50'000;
+  readings.cpu_us += 25'000;
+  EXPECT_TRUE(exertion.look(readings)) << "it had half of a core";
+  readings.now_us += 50'000;
+  ++readings.major_faults;
+  EXPECT_TRUE(exertion.look(readings)) << "it waited for a page";
+  readings.now_us += 50'000;
+  readings.starves = true;
+  EXPECT_TRUE(exertion.look(readings)) << "a thread of it waited for a core";
+  readings.now_us += 50'000;
+  readings.starves = false;
+  EXPECT_FALSE(exertion.look(readings)) << "it slept";
+}
+
+TEST(Exertion, AProcessThatComputesExertsItself) {
   Exertion exertion;
   exertion.look();
-  int seen = 0;
-  for (int i = 0; i < 5; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    seen += exertion.look() ? 1 : 0;
-  }
-  EXPECT_LE(seen, 1);
   // It computes all the time; where others take the cores, it wants one and gets too little.
   std::atomic<bool> stop = false;
   std::thread other([&] {
     while (!stop) {
     }
   });
-  seen = 0;
+  int seen = 0;
   for (int i = 0; i < 200 && seen < 4; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     seen += exertion.look() ? 1 : 0;
