@@ -189,6 +189,26 @@ TEST(FaultyCalls, AMissingEndIsAssumed) {
   });
 }
 
+// The mark behind calls missing or late, and text behind the call.
+TEST(FaultyCalls, TextBehindACallIsNoneOfIt) {
+  with_every_dialect(7, [](const ToolDialect& dialect, CallWriter& writer) {
+    // These end where a message does.
+    if (dialect.form == CallForm::kHarmony) return;
+    const std::string s = writer.text();
+    const Written call = writer.write(s, "5");
+    const std::vector<std::string> prose = {"Done, then.", "I looked (it is 5): see a}b, c: d.",
+                                            "f is called\n\nand so on"};
+    const std::string& text = prose[static_cast<size_t>(writer.roll(3))];
+    const std::string gap = writer.roll(2) == 0 ? "\n" : "\n\n";
+    const json::value arguments = {{"s", s}, {"n", 5}};
+    expect_call(dialect, call.opener + call.call + gap + text, arguments, text);
+    // Marks that may be of other text stay where they are.
+    if (call.closer.empty() || dialect.begin.starts_with(dialect.end)) return;
+    expect_call(dialect, call.opener + call.call + gap + text + "\n" + call.closer, arguments,
+                text);
+  });
+}
+
 // Cut anywhere: nothing, or a call whose arguments are not closed, or are all there.
 TEST(FaultyCalls, ACutCallHasCutArguments) {
   with_every_dialect(6, [](const ToolDialect& dialect, CallWriter& writer) {

@@ -237,7 +237,7 @@ bool LooseParser::take_arguments(std::string* out) {
     if (name.empty()) return false;
     append_json_string(*out, name);
     skip_blanks();
-    if (!take("=")) return false;
+    if (!take("=") && !take(":")) return false;
     *out += ": ";
     if (take_nothing(out)) continue;
     if (!take_value(out)) return false;

@@ -27,7 +27,8 @@ class XmlReader final : public CallReader {
         state_(in_name ? State::kName : State::kStart),
         value_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, dialect.end}),
         object_({kFunctionClose, dialect.end}),
-        behind_marks_({kParameterClose, kFunctionClose, kFunctionOpen, begin()}) {}
+        behind_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, begin(),
+                       dialect.end}) {}
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink) override;
@@ -46,7 +47,7 @@ class XmlReader final : public CallReader {
     kEnd,       // behind a mark that may end the value
     kNextKey,   // behind a parameter's mark in a value, which may be text
     kNextCall,  // behind the mark before a call, which may be text
-    kBehind,    // behind all ends of a call, which may still be text of the value
+    kBehind,    // in text behind ends of a call, which may still be text of the value
     kObject,    // arguments as JSON
     kAfter,
   };
@@ -60,6 +61,8 @@ class XmlReader final : public CallReader {
   Step value(char byte, CallSink& sink);
   void open_end(std::string_view mark);
   Step end(char byte, CallSink& sink);
+  bool may_have_ended() const;
+  Step to_behind(const std::string& text);
   Step end_mark(CallSink& sink);
   Step next_key(char byte, CallSink& sink);
   Step open_next_call(std::string_view mark, CallSink& sink);
@@ -77,7 +80,9 @@ class XmlReader final : public CallReader {
     value_.end(sink);
     close(sink);
   }
+  // Whether what may be the value's end may be the call's too.
   bool has_ended() const {
+    if (has_text_behind_) return true;
     return dialect_.end.empty() ? last_end_ == kFunctionClose : last_end_ == dialect_.end;
   }
   void begin_name() {
@@ -104,12 +109,13 @@ class XmlReader final : public CallReader {
 
   // Of what may end a value, or be text of it: from the first mark on.
   std::string ends_;
-  std::string_view last_end_;  // the mark at hand
-  bool own_lines_ = false;     // each of the marks began a line
-  bool closed_ = false;        // the function's end is among them
-  bool line_begins_ = false;   // a line has begun since the mark at hand, or in the value's end
-  bool has_opener_ = false;    // the value has a function's mark as text
-  std::string next_;           // of what may be another call
+  std::string_view last_end_;     // the mark at hand
+  bool own_lines_ = false;        // each of the marks began a line
+  bool closed_ = false;           // the function's end is among them
+  bool has_text_behind_ = false;  // the end mark is missing, or late: text came before it
+  bool line_begins_ = false;      // a line has begun since the mark at hand, or in the value's end
+  bool has_opener_ = false;       // the value has a function's mark as text
+  std::string next_;              // of what may be another call
   MarkFinder behind_marks_;
 };
 
@@ -238,6 +244,7 @@ void XmlReader::open_end(std::string_view mark) {
   ends_ += mark;
   last_end_ = mark;
   own_lines_ = line_begins_;
+  has_text_behind_ = false;
   closed_ = mark == kFunctionClose;
   line_begins_ = false;
   tag_.clear();
@@ -262,17 +269,30 @@ CallReader::Step XmlReader::end(char byte, CallSink& sink) {
                          (!all_ended && goes_on({dialect_.end})) ||
                          (in_call && goes_on({kParameterOpen}));
   if (may_go_on) return all_ended ? Step::kMore : Step::kTaken;
-  if (all_ended) {
-    state_ = State::kBehind;
-    std::string none;
-    for (const char again : std::exchange(tag_, {})) behind_marks_.push(again, &none);
-    return Step::kMore;
+  if (all_ended || may_have_ended()) {
+    has_text_behind_ = true;
+    return to_behind(std::exchange(tag_, {}));
   }
   const std::string again = std::exchange(tag_, {});  // less than a mark
   ends_.resize(ends_.size() - again.size());
   was_text(sink);
   for (const char one : again) value(one, sink);
   return Step::kTaken;
+}
+
+// Whether the call may end where text follows, though its end mark does not: behind the ends of a
+// value and of the function, or behind one of them on a line of its own.
+bool XmlReader::may_have_ended() const {
+  return own_lines_ || (closed_ && ends_.starts_with(kParameterClose));
+}
+
+// `text`, the last of ends_, is behind the ends of a call.
+CallReader::Step XmlReader::to_behind(const std::string& text) {
+  state_ = State::kBehind;
+  std::string none;
+  behind_marks_.take_held();
+  for (const char byte : text) behind_marks_.push(byte, &none);
+  return Step::kMore;
 }
 
 // tag_ is a mark, behind others or blanks.
@@ -344,12 +364,7 @@ CallReader::Step XmlReader::in_next_call(CallSink& sink) {
   if (next.is == NextCall::Is::kMaybe) return has_ended() ? Step::kMore : Step::kTaken;
   const std::string rest(next.rest);
   if (next.is == NextCall::Is::kText) {
-    if (has_ended()) {
-      state_ = State::kBehind;
-      std::string none;
-      for (const char again : rest) behind_marks_.push(again, &none);
-      return Step::kMore;
-    }
+    if (has_ended()) return to_behind(rest);
     ends_.resize(ends_.size() - rest.size());
     was_text(sink);
     for (const char again : rest) value(again, sink);
@@ -368,16 +383,17 @@ CallReader::Step XmlReader::in_next_call(CallSink& sink) {
   return name('>', sink);
 }
 
-// Text behind the ends of all calls: it is the answer's, unless a later mark ends the value.
+// Text behind the ends of a call: it is the answer's, unless a later mark ends the value.
 CallReader::Step XmlReader::behind(char byte, CallSink& sink) {
   ends_.push_back(byte);
   std::string none;
   const std::string_view mark = behind_marks_.push(byte, &none);
   if (mark.empty()) return Step::kMore;
   if (mark == kFunctionOpen || mark == begin()) return open_next_call(mark, sink);
+  if (mark == dialect_.end) return Step::kMore;  // late, or once too often
   ends_.resize(ends_.size() - mark.size());
   was_text(sink);
-  open_end(mark);
+  for (const char again : mark) value(again, sink);
   return Step::kTaken;
 }
 
