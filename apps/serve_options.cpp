@@ -26,7 +26,8 @@ Result<void> check_folders(const SessionSettings& session) {
         std::pair(spills ? capture.spill_dir : std::string(), "capture-spill-dir")}) {
     std::error_code ignored;
     if (folder.empty() || std::filesystem::is_directory(folder, ignored)) continue;
-    return fail(ErrorCode::kNotFound, fmt::format("there is no folder '{}'", folder), setting);
+    return fail(ErrorCode::kNotFound, fmt::format("--{}: there is no folder '{}'", setting, folder),
+                setting);
   }
   return {};
 }
