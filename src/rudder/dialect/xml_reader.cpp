@@ -43,7 +43,7 @@ CallReader::Step XmlReader::name(char byte, CallSink& sink) {
     name_.push_back(byte);
     return Step::kMore;
   }
-  name_ = std::string(trimmed(name_));
+  name_ = std::string(bare_name(name_));
   if (name_.empty()) return Step::kStray;
   sink.begin(name_);
   keys_.clear();
@@ -98,7 +98,7 @@ CallReader::Step XmlReader::key(char byte, CallSink& sink) {
 
 void XmlReader::open_key(CallSink& sink) {
   std::string text = keys_.empty() ? "{" : ", ";
-  keys_.emplace_back(trimmed(key_));
+  keys_.emplace_back(bare_name(key_));
   append_json_string(text, keys_.back());
   text += ": ";
   sink.arguments(text);
@@ -228,7 +228,7 @@ CallReader::Step XmlReader::end_mark(CallSink& sink) {
 
 // Behind a parameter's mark in a value: the next parameter, or text.
 CallReader::Step XmlReader::next_key(char byte, CallSink& sink) {
-  const std::string_view key = trimmed(key_);
+  const std::string_view key = bare_name(key_);
   const bool ends_unsaid = byte == '\n' && !key.empty();
   if (byte != '>' && !ends_unsaid && key_.size() < kMaxNameBytes) {
     ends_.push_back(byte);
