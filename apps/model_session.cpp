@@ -53,8 +53,7 @@ Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpo
     RUDDER_TRY(files.jinja, weights::read_text_file(load.chat_template, kMaxTemplateBytes));
     files.tools_jinja.clear();
   }
-  Result<std::shared_ptr<const text::ChatPrompt>> chat =
-      text::ChatPrompt::from_files(config, files);
+  auto chat = text::ChatPrompt::from_files(config, files);
   if (!chat && chat.error().code == ErrorCode::kNotFound) {
     return std::shared_ptr<const text::ChatPrompt>();
   }
@@ -206,9 +205,8 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
     files.checkpoint = weights::Checkpoint::with_text(files.checkpoint, kConfig, std::move(config));
   }
   RUDDER_TRY(const std::string tokenizer_json, files.checkpoint->read_text("tokenizer.json"));
-  RUDDER_TRY(const std::string tokenizer_config,
-             optional_text(*files.checkpoint, "tokenizer_config.json"));
-  RUDDER_TRY(files.tokenizer, text::Tokenizer::from_json(tokenizer_json, tokenizer_config));
+  RUDDER_TRY(const std::string its, optional_text(*files.checkpoint, "tokenizer_config.json"));
+  RUDDER_TRY(files.tokenizer, text::Tokenizer::from_json(tokenizer_json, its));
   RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load));
   RUDDER_TRY(files.generation,
              read_generation_config(*files.checkpoint, *files.tokenizer, load.generation));
