@@ -130,7 +130,8 @@ constexpr std::array kReasoning = {
 
 constexpr std::array kToolTraces = {
     Trace{{"<|channel|>", "<|message|>"}, "harmony"},
-    Trace{{"<tool_call>", "<arg_key>"}, ""},  // GLM 4.5
+    Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
+    Trace{{"<|reserved_special_token_249|>"}, ""},  // Functionary 2.5
     Trace{{"<seed:tool_call>", "<function="}, "seed_oss"},
     Trace{{">>>all"}, "functionary_v3_2"},
     Trace{{">>>${recipient}"}, "functionary_v3_2"},
