@@ -10,6 +10,7 @@
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
+#include "rudder/cuda/kernels/experts/one_token.h"
 #include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
@@ -319,6 +320,70 @@ void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
   params.out = args.out.data;
   run_("combine_experts", {&args.x, &args.out},
        [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
+}
+
+namespace {
+
+OneTokenWeight one_token_weight(const ops::LinearWeight& weight) {
+  const CudaWeight& stored = cuda_weight(weight);
+  return {.weight = stored.weight.data,
+          .w_scale = pointer<float>(stored.scale),
+          .bias = stored.bias.data,
+          .out = weight.out,
+          .in = weight.in};
+}
+
+// One token, and W in a type that its kernels take.
+bool is_one_token(const ops::ExpertLinearArgs& args) {
+  const ExpertForm form = expert_form_of(*args.weight);
+  return args.chosen.shape[0] == 1 && (form == ExpertForm::kBf16 || form == ExpertForm::kE4m3) &&
+         one_token_takes(one_token_weight(*args.weight));
+}
+
+}  // namespace
+
+bool ExpertOps::open_experts(const ops::OpenExpertsArgs& args) {
+  const ops::ExpertLinearArgs& first = args.first;
+  if (settings_.batch_invariant || !is_one_token(first)) return false;
+  const bool chooses = !args.route.logits.empty();
+  if (!reserve(first.chosen.shape.numel(), experts_of(*first.weight))) return false;
+  OpenExpertsParams params;
+  if (chooses) {
+    params.route = route_params(args.route);
+    run_router(args.route, params.route, false);
+  } else {
+    params.route.tokens = 1;
+    params.route.experts = static_cast<int32_t>(experts_of(*first.weight));
+    params.route.k = static_cast<int32_t>(first.chosen.shape[1]);
+    params.route.chosen = pointer<int32_t>(first.chosen);
+    params.route.list = list_of(1, params.route.k, params.route.experts);
+  }
+  params.product = one_token_weight(*first.weight);
+  params.activation = *first.activation;
+  params.x = first.x.data;
+  params.x_scale = pointer<float>(first.x_scale);
+  params.y = first.out.data;
+  run_("open_experts", {&first.x, &first.out},
+       [&](cudaStream_t stream) { return launch_open_experts(params, stream); });
+  listed_ = {};
+  return true;
+}
+
+bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
+  const ops::ExpertLinearArgs& second = args.second;
+  if (settings_.batch_invariant || !is_one_token(second)) return false;
+  CloseExpertsParams params;
+  params.product = one_token_weight(*second.weight);
+  params.k = static_cast<int32_t>(second.chosen.shape[1]);
+  params.chosen = pointer<int32_t>(second.chosen);
+  params.weights = pointer<float>(args.sum.weights);
+  params.x = second.x.data;
+  params.shared = args.sum.shared.data;
+  params.shared_gate = args.sum.shared_gate.data;
+  params.y = args.sum.out.data;
+  run_("close_experts", {&second.x, &args.sum.out},
+       [&](cudaStream_t stream) { return launch_close_experts(params, stream); });
+  return true;
 }
 
 std::string ExpertOps::hits_text() const {
