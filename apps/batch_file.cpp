@@ -39,7 +39,10 @@ std::string_view text_at(const json::object& row, std::string_view name) {
 }
 
 // What is wrong with a line; empty: nothing.
-std::string fault_of(const json::object& row, std::set<std::string>* ids) {
+std::string fault_of(const PromptLine& line, std::set<std::string>* ids) {
+  if (line.fault) return fmt::format("{} {}", line.where, line.fault->message);
+  if (line.is_plain) return fmt::format("{} is no JSON object", line.where);
+  const json::object& row = line.row;
   const std::string_view id = text_at(row, "custom_id");
   if (id.empty()) return "custom_id: a text is required";
   if (!ids->insert(std::string(id)).second) return "custom_id: another line has the same";
@@ -107,7 +110,7 @@ class BatchRun {
     for (size_t i = next_++; i < lines_.size(); i = next_++) {
       json::object& row = lines_[i].row;
       json::object answer = answer_of(i, row);
-      const std::string fault = fault_of(row, &ids_);
+      const std::string fault = fault_of(lines_[i], &ids_);
       std::string failure;
       if (fault.empty()) {
         try {

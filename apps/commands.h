@@ -18,6 +18,8 @@ int run_replay(int argc, char** argv);
 int run_vectors(int argc, char** argv);
 int run_features(int argc, char** argv);
 int run_eval(int argc, char** argv);
+// What `rudder serve --engine-process` starts; nobody else does.
+int run_engine_process(int argc, char** argv);
 int run_bench(int argc, char** argv);  // starts rudder-bench in its place
 
 }  // namespace rudder::apps

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "model_folder.h"
+#include "model_session.h"
 
 namespace rudder::apps {
 namespace {
@@ -36,7 +37,8 @@ Result<void> check_tokens(const text::Tokenizer& draft, const text::Tokenizer& m
 }  // namespace
 
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
-    const draft::Speculation& speculation, const text::Tokenizer& tokenizer) {
+    const draft::Speculation& speculation, const ModelFiles& model) {
+  if (speculation.method == draft::Method::kMtp) return model.checkpoint;
   if (!draft::has_model(speculation.method)) {
     return std::shared_ptr<const weights::Checkpoint>();
   }
@@ -56,7 +58,7 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
   }
   const auto draft = text::Tokenizer::from_json(*json, config);
   if (!draft) return bad_draft(draft.error().code, draft.error().to_string());
-  RUDDER_TRY_VOID(check_tokens(**draft, tokenizer));
+  RUDDER_TRY_VOID(check_tokens(**draft, *model.tokenizer));
   return std::shared_ptr<const weights::Checkpoint>(*checkpoint);
 }
 

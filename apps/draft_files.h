@@ -7,14 +7,16 @@
 
 #include "rudder/base/result.h"
 #include "rudder/draft/settings.h"
-#include "rudder/text/tokenizer.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::apps {
 
-// Null where the method needs none. An Error names speculative-config.model: the folder is no
-// model, or a token of its tokenizer is another than the model's. Heads have no tokenizer.
+struct ModelFiles;  // model_session.h
+
+// Null where the method needs none; the model's own where that has what guesses. An Error names
+// speculative-config.model: the folder is no model, or a token of its tokenizer is another than the
+// model's. Heads have no tokenizer.
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
-    const draft::Speculation& speculation, const text::Tokenizer& tokenizer);
+    const draft::Speculation& speculation, const ModelFiles& model);
 
 }  // namespace rudder::apps

@@ -156,6 +156,11 @@ int run_generate(int argc, char** argv) {
     Result<std::vector<PromptLine>> read = read_prompt_lines(generate.input);
     if (!read) return report_failure(read.error());
     lines = std::move(*read);
+    if (!is_batch(lines)) {
+      if (const Result<void> fine = check_prompt_lines(lines); !fine) {
+        return report_failure(fine.error());
+      }
+    }
     settings.grammars = compile_grammars({});
     if (is_batch(lines)) settings.exec.embedding_memory_mb = kEmbeddingMemoryMb;
   }

@@ -166,9 +166,21 @@ Result<void> check_unserved(const json::object& object, std::string_view file) {
   return {};
 }
 
+// Ids that there are: of the model's table, or of the tokenizer where it has more. Nothing where
+// config.json does not say.
+std::optional<int64_t> vocabulary_of(const json::object& model, const text::Tokenizer& tokenizer) {
+  const json::value* size = model.if_contains("vocab_size");
+  if (const json::value* inner = model.if_contains("text_config");
+      size == nullptr && inner != nullptr && inner->is_object()) {
+    size = inner->get_object().if_contains("vocab_size");
+  }
+  if (size == nullptr || !size->is_int64()) return std::nullopt;
+  return std::max<int64_t>(size->get_int64(), tokenizer.vocab_size());
+}
+
 // eos_token_id is an id, a list of ids, or null.
 Result<void> collect_eos(const json::object& object, std::string_view file,
-                         std::vector<int32_t>* ids) {
+                         std::optional<int64_t> vocabulary, std::vector<int32_t>* ids) {
   constexpr std::string_view kKey = "eos_token_id";
   const json::value* value = object.if_contains(kKey);
   if (value == nullptr || value->is_null()) return {};
@@ -177,6 +189,12 @@ Result<void> collect_eos(const json::object& object, std::string_view file,
   for (const json::value& id : list) {
     if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > INT32_MAX) {
       return tl::unexpected<Error>(wrong_type(file, kKey, "a token id or a list of them"));
+    }
+    if (vocabulary && id.get_int64() >= *vocabulary) {
+      return fail(ErrorCode::kCorruptFile,
+                  fmt::format("'{}' has {}, which is none of {} tokens: no answer would end by it",
+                              kKey, id.get_int64(), *vocabulary),
+                  fmt::format("{}:{}", file, kKey));
     }
     ids->push_back(static_cast<int32_t>(id.get_int64()));
   }
@@ -199,8 +217,9 @@ Result<GenerationConfig> read_generation_config(const weights::Checkpoint& check
   for (const auto& [key, value] : overrides) chosen[key] = value;
   RUDDER_TRY(config.defaults, read_defaults(chosen, kFile));
 
-  RUDDER_TRY_VOID(collect_eos(generation, kFile, &config.eos_ids));
-  RUDDER_TRY_VOID(collect_eos(model, "config.json", &config.eos_ids));
+  const std::optional<int64_t> vocabulary = vocabulary_of(model, tokenizer);
+  RUDDER_TRY_VOID(collect_eos(generation, kFile, vocabulary, &config.eos_ids));
+  RUDDER_TRY_VOID(collect_eos(model, "config.json", vocabulary, &config.eos_ids));
   if (tokenizer.eos_id()) config.eos_ids.push_back(*tokenizer.eos_id());
   std::sort(config.eos_ids.begin(), config.eos_ids.end());
   config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()),

@@ -1,10 +1,12 @@
 // rudder: parses the command's name and hands over. Wiring only.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <string_view>
 #include <utility>
 
 #include "commands.h"
+#include "engine_process.h"
 #include "rudder/base/heap.h"
 #include "run_command.h"
 #include "version.h"
@@ -58,6 +60,8 @@ void print_usage(FILE* out) {
 int main(int argc, char** argv) {
   using namespace rudder::apps;  // NOLINT(google-build-using-namespace)
   rudder::limit_kept_memory();
+  // A file that may not grow (ulimit -f, a quota) is an error of whoever writes it.
+  std::signal(SIGXFSZ, SIG_IGN);
   const std::string_view name = argc > 1 ? argv[1] : "--help";
   if (name == "--version" || name == "version") {
     fmt::print("rudder {}\n", kVersion);
@@ -67,6 +71,7 @@ int main(int argc, char** argv) {
     print_usage(stdout);
     return 0;
   }
+  if (name == kEngineProcess) return run_command(run_engine_process, argc - 1, argv + 1);
   for (const Command& command : kCommands) {
     if (command.name == name) return run_command(command.run, argc - 1, argv + 1);
   }

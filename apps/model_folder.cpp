@@ -9,6 +9,7 @@
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/hub/model_name.h"
+#include "rudder/server/http/descriptors.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -33,6 +34,9 @@ Result<hub::HubSettings> hub_settings() {
 }
 
 Result<hub::Pulled> pull_model(const hub::PullRequest& request) {
+  // A lock and the bytes of every file that is fetched are open until all are there.
+  constexpr int32_t kMostDescriptors = 1 << 15;
+  server::make_descriptor_room(kMostDescriptors, 0);
   RUDDER_TRY(const hub::HubSettings settings, hub_settings());
   return hub::pull(
       settings, request,

@@ -34,7 +34,6 @@ namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
-
 std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
   if (!checkpoint.has_file(file)) return {};
   return checkpoint.read_text(file).value_or(std::string());
@@ -349,7 +348,7 @@ Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::vector<exec::Ranks> replicas,
              make_replicas(resolved, settings.data_parallel_size, *files.checkpoint));
-  RUDDER_TRY(const auto draft, open_draft_files(speculation, *files.tokenizer));
+  RUDDER_TRY(const auto draft, open_draft_files(speculation, files));
   RUDDER_TRY(const exec::StepLimits limits,
              step_limits(settings, speculation, draft.get(), *replicas.front().front()));
   return exec::budget_model(*files.checkpoint, replicas, resolved, limits);
@@ -417,9 +416,11 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
+  if (settings.replica) devices.front().swap(devices.at(static_cast<size_t>(*settings.replica)));
+  if (settings.replica) devices.resize(1);
   const std::string backend = describe_devices(devices, resolved.parallel.stages);
   ops::Ops& first = *devices.front().front();
-  RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
+  RUDDER_TRY(auto draft, open_draft_files(speculation, session.files));
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ struct SessionSettings {
   ResidenceSettings residence;     // no flags of every command: a server's alone
   double min_step_ms = 0;          // of each executor (wrap/paced_executor.h); 0: as it comes
   int32_t data_parallel_size = 1;  // replicas; no flag of every command: a server's alone
+  std::optional<int32_t> replica;  // the one of them that this process has; none: all
   // A server: clients read tokens as they come. Elsewhere prompts are not held back for those that
   // decode, unless --max-itl-ms says so.
   bool streams_to_clients = false;

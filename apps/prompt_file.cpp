@@ -69,24 +69,34 @@ Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path) {
     constexpr std::string_view kMark = "\xef\xbb\xbf";
     if (number == 1 && text.starts_with(kMark)) text.erase(0, kMark.size());
     if (text.ends_with('\r')) text.pop_back();
-    if (text.find_first_not_of(" \t") == std::string::npos) continue;
+    constexpr std::string_view kBlanks = " \t";
+    if (text.find_first_not_of(kBlanks) == std::string::npos) continue;
     PromptLine line;
     line.where = fmt::format("{}:{}", path, number);
-    line.is_plain = text[0] != '{';
+    line.is_plain = text[text.find_first_not_of(kBlanks)] != '{';
     if (line.is_plain) {
       line.row = {{"prompt", text}};
     } else {
-      RUDDER_TRY(json::value row, parse_json(text, line.where));
-      line.row = std::move(row.as_object());
+      Result<json::value> row = parse_json(text, line.where);
+      if (row) line.row = std::move(row->as_object());
+      if (!row) line.fault = row.error();
     }
     lines.push_back(std::move(line));
   }
   return lines;
 }
 
+Result<void> check_prompt_lines(const std::vector<PromptLine>& lines) {
+  for (const PromptLine& line : lines) {
+    if (line.fault) return tl::unexpected(*line.fault);
+  }
+  return {};
+}
+
 Result<std::vector<PromptRow>> read_prompts(const ModelFiles& files, const std::string& path,
                                             bool chat) {
   RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(path));
+  RUDDER_TRY_VOID(check_prompt_lines(lines));
   std::vector<PromptRow> prompts;
   for (PromptLine& line : lines) {
     const Result<std::vector<int32_t>> prompt =

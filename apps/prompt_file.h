@@ -5,6 +5,7 @@
 #include <boost/json/object.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace rudder::apps {
 struct PromptLine {
   boost::json::object row;
   bool is_plain = false;
-  std::string where;  // file and line
+  std::string where;           // file and line
+  std::optional<Error> fault;  // it begins as an object does and is none; `row` is empty
 };
 
 struct PromptRow {
@@ -32,6 +34,9 @@ Result<std::vector<int32_t>> encode_prompt(const ModelFiles& files, const std::s
 // '-' is standard input. A line is a prompt, or a JSON object. Empty lines are left out. Errors
 // name the file and the line.
 Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path);
+
+// The first fault of a line, where each has to be a prompt.
+Result<void> check_prompt_lines(const std::vector<PromptLine>& lines);
 
 // The same, of objects with prompt, prompt_ids or messages, as tokens.
 Result<std::vector<PromptRow>> read_prompts(const ModelFiles& files, const std::string& path,

@@ -4,15 +4,17 @@
 
 #include <cstdio>
 
+#include "rudder/base/terminal_text.h"
+
 namespace rudder::apps {
 
 int report_bad_arguments(const Error& error) {
-  fmt::print(stderr, "rudder: {}\n", error.message);
+  fmt::print(stderr, "rudder: {}\n", terminal_text(error.message));
   return 2;
 }
 
 int report_failure(const Error& error) {
-  fmt::print(stderr, "rudder: {}\n", error.to_string());
+  fmt::print(stderr, "rudder: {}\n", terminal_text(error.to_string()));
   return 1;
 }
 

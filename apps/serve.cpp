@@ -9,65 +9,22 @@
 #include <cstdlib>
 #include <functional>
 #include <future>
-#include <limits>
 #include <thread>
 #include <vector>
 
-#include "command_line.h"
 #include "commands.h"
+#include "engine_process.h"
 #include "model_session.h"
 #include "report_error.h"
 #include "rudder/base/log.h"
 #include "rudder/server/server.h"
 #include "rudder/server/vitals.h"
+#include "serve_options.h"
 #include "served_model.h"
 #include "version.h"
 
 namespace rudder::apps {
 namespace {
-
-struct ServeSettings {
-  bool dry_run = false;
-  ResidenceSettings residence;
-  std::string model;
-  int64_t seed = -1;
-  int64_t embedding_memory_mb = 4;
-  int32_t data_parallel_size = 1;
-  // What people have in their command lines and what changes nothing here.
-  bool enable_auto_tool_choice = true;
-  bool trust_remote_code = false;
-  bool enable_chunked_prefill = true;
-
-  void declare(SettingsTable& table) {
-    table.section("serve");
-    table.add("dry-run", &dry_run, "Print the memory budget and exit; nothing is loaded.");
-    table.add("model", &model, "The model's folder or name; the same as MODEL.");
-    table.add(
-        "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
-        "Requests that bring no seed draw theirs from this one, in order of arrival; -1 takes "
-        "the system's entropy.");
-    residence.declare(table);
-    table.add("embedding-memory-mb", &embedding_memory_mb, 0, 1 << 20,
-              "MiB on the device for the hidden states of prompts that /v1/embeddings pools, where "
-              "--capture-memory-mb gives none; 0: no embeddings.");
-    table.add("data-parallel-size", &data_parallel_size, 1, 64,
-              "Engines behind this server, each with the whole model and a cache of its own; a "
-              "request goes to one that has its prefix and little to do (docs/parallel.md). On a "
-              "CPU they share its threads and memory.");
-    table.add("enable-auto-tool-choice", &enable_auto_tool_choice,
-              "Accepted and without effect: models may always choose to call tools.");
-    table.add("trust-remote-code", &trust_remote_code,
-              "Accepted and without effect: no code from a model's folder is ever run.");
-    table.add("enable-chunked-prefill", &enable_chunked_prefill,
-              "Accepted and without effect: prompts are always run in chunks of what a step has "
-              "left.");
-  }
-};
-
-// Behind a proxy that gives up on a silent connection after a minute, as nginx and the balancers of
-// clouds do, whoever waits longer than this for a first token gets an error all the same, and what
-// is computed for him is for nobody. Who is told early with a Retry-After goes elsewhere.
-constexpr double kMaxQueueSeconds = 60;
 
 // SIGTERM and SIGINT as two events, and SIGHUP before them where it is wanted. Blocks the signals
 // for every thread made after it.
@@ -153,12 +110,16 @@ constexpr auto kLastWords = std::chrono::seconds(5);
   std::_Exit(1);
 }
 
-Result<void> serve(const std::string& model_path, SessionSettings session_settings,
-                   const server::ServerSettings& server_settings, const SettingsTable& table) {
+// `arguments`: of the command line, for engine processes.
+Result<void> serve(const ServeOptions& options, const std::vector<std::string>& arguments) {
+  const server::ServerSettings& server_settings = options.server;
+  SessionSettings session_settings = options.session;
   session_settings.apply_log_level();
-  RUDDER_TRY(const std::string folder, fetch_models(model_path, session_settings));
+  RUDDER_TRY(const std::string folder, fetch_models(options.model, session_settings));
   const Signals signals(!server_settings.ssl_certfile.empty());
-  RUDDER_TRY(ModelSession session, open_session(folder, session_settings));
+  RUDDER_TRY(ModelSession session, options.serve.engine_process
+                                       ? open_front(folder, session_settings, arguments)
+                                       : open_session(folder, session_settings));
   RUDDER_TRY(
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
@@ -166,7 +127,7 @@ Result<void> serve(const std::string& model_path, SessionSettings session_settin
                              .kv_events = publishers_of(session),
                              .residence = session.residence.get(),
                              .steering = session.steering ? &session.steering->library() : nullptr,
-                             .all_settings = &table,
+                             .all_settings = &options.table,
                              .version = kVersion},
                             server_settings));
   print_first_request(*server, session, server_settings);
@@ -199,48 +160,22 @@ Result<void> serve(const std::string& model_path, SessionSettings session_settin
 }  // namespace
 
 int run_serve(int argc, char** argv) {
-  ServeSettings serve_settings;
-  SessionSettings session_settings;
-  server::ServerSettings server_settings;
-  session_settings.engine.max_queue_seconds = kMaxQueueSeconds;
-  SettingsTable table;
-  serve_settings.declare(table);
-  server_settings.declare(table);
-  session_settings.declare(table);
-  const Result<ParsedArguments> arguments = parse_arguments(
-      {"rudder serve",
-       "Serve a model over the OpenAI API. MODEL is a folder in the Hugging Face "
-       "layout, or a name of the hub (ORG/NAME); without it, the embedded demo model is served.",
-       "[MODEL]", 1},
-      argc, argv, table);
+  ServeOptions options;
+  const Result<ParsedArguments> arguments = options.read(argc, argv);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
-  if (!arguments->positionals.empty() && !serve_settings.model.empty()) {
-    return report_bad_arguments({ErrorCode::kInvalidArgument,
-                                 fmt::format("'{}' besides --model {}: one of the two",
-                                             arguments->positionals[0], serve_settings.model),
-                                 "model"});
-  }
-  const std::string model =
-      arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
-  session_settings.exec.embedding_memory_mb = serve_settings.embedding_memory_mb;
-  session_settings.data_parallel_size = serve_settings.data_parallel_size;
-  session_settings.residence = serve_settings.residence;
-  session_settings.streams_to_clients = true;
-  if (serve_settings.dry_run) {
-    const Result<ModelFiles> files = open_model_files(model, session_settings.load);
+  if (options.serve.dry_run) {
+    const Result<ModelFiles> files = open_model_files(options.model, options.session.load);
     if (!files) return report_failure(files.error());
-    const Result<exec::MemoryBudget> budget = budget_session(*files, session_settings);
+    const Result<exec::MemoryBudget> budget = budget_session(*files, options.session);
     if (!budget) return report_failure(budget.error());
-    if (serve_settings.data_parallel_size > 1) {
-      fmt::print("of each of {} engines:\n", serve_settings.data_parallel_size);
+    if (options.serve.data_parallel_size > 1) {
+      fmt::print("of each of {} engines:\n", options.serve.data_parallel_size);
     }
     fmt::print("{}", budget->to_table());
     return 0;
   }
-  session_settings.engine.seed = serve_settings.seed;
-  session_settings.grammars = compile_grammars(server_settings.grammars);
-  const Result<void> served = serve(model, session_settings, server_settings, table);
+  const Result<void> served = serve(options, {argv + 1, argv + argc});
   return served ? 0 : report_failure(served.error());
 }
 

@@ -1,6 +1,6 @@
 # The room table: which rooms each room may include. tools/room_lint.py reads the same lines, so an
 # include outside the table fails the check, and a link outside it fails the configure.
-set(RUDDER_ROOMS base tensor text constraint dialect cache fleet hub weights lora tap features step record wrap steer sched draft engine server ops cpu cuda model exec testing)
+set(RUDDER_ROOMS base tensor text constraint dialect cache fleet hub weights lora tap features step record wrap steer sched draft engine remote server ops cpu cuda model exec testing)
 set(RUDDER_ROOM_base "")
 set(RUDDER_ROOM_tensor "base")
 set(RUDDER_ROOM_text "base")
@@ -19,6 +19,7 @@ set(RUDDER_ROOM_steer "base;tensor;tap;features;step;weights")
 set(RUDDER_ROOM_sched "base;tap;step;cache")
 set(RUDDER_ROOM_draft "base;tap;step;sched")
 set(RUDDER_ROOM_engine "base;lora;tap;step;cache;text;constraint;steer;sched")
+set(RUDDER_ROOM_remote "base;lora;tap;constraint;steer;engine")
 set(RUDDER_ROOM_server "base;fleet;lora;tap;features;text;constraint;dialect;steer;engine")
 set(RUDDER_ROOM_ops "base;tensor;tap")
 set(RUDDER_ROOM_cpu "base;tensor;tap;ops")

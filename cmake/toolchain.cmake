@@ -1,8 +1,7 @@
 # Flags, compiler cache and linker that every target shares.
 # Objects do not depend on where the checkout lies: paths in them are relative to its root. So a cache of
-# compilers' outputs serves every checkout on the machine. What each compile costs is written down for
-# tools/build_budget.py.
-set(RUDDER_LAUNCHER ${CMAKE_SOURCE_DIR}/tools/timed_compile.sh ${CMAKE_BINARY_DIR}/compile_times.log)
+# compilers' outputs serves every checkout on the machine.
+set(RUDDER_LAUNCHER)
 find_program(RUDDER_CCACHE ccache)
 if(RUDDER_CCACHE)
   list(APPEND RUDDER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true

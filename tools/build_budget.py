@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What a build cost, in seconds of processor time by room, beside a committed baseline.
+"""What a build cost, in MB by room, beside a committed baseline.
 
 tools/build_budget.py PRESET          prints the table; fails where a room costs more than its budget
 tools/build_budget.py PRESET --write  makes what this build cost the baseline
 tools/build_budget.py speed           prints how many times longer than the baseline's this machine takes
 
-The launcher of every compiler (tools/timed_compile.sh) writes build/PRESET/compile_times.log. Machines
-differ, so all seconds are divided by those of a reference compile, made now and with the baseline. A room
-may cost half more than its baseline and ten seconds, since shared machines are noisy, and all rooms together
-a quarter more: a heavy header in a place that many read adds seconds to each of some hundred units. An object
-that came out of a compiler cache counts with what it last took on this machine, which the user's cache folder
-keeps: else a room would grow unseen until a machine without a cache builds it.
+The cost of an object is its size, and a twentieth of the text that its compiler read (`ninja -t deps`): the first
+follows what was instantiated and made, which is most of a compile, and together they follow its time with a
+correlation of 0.95. Unlike the time they are the same on every machine, beside any load, and out of a compiler
+cache. So a room may cost a quarter more than its baseline and a little, and all rooms together a sixth: a heavy
+header in a place that many read adds to each of some hundred units. Another compiler makes other objects: all
+costs are divided by that of a reference compile, made now and with the baseline.
 """
 
 import collections
@@ -21,13 +21,15 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "tools" / "build_baseline.csv"
-GROWTH, SLACK_SECONDS = 1.5, 10.0
-TOTAL_GROWTH = 1.25
-CACHE_GAIN = 4.0  # what takes so many times less than it took was not compiled
+GROWTH, SLACK_MB = 1.25, 2.0
+TOTAL_GROWTH = 1.17
+OF_TEXT = 0.05  # of a byte that is read, beside one that is made
 REFERENCE = "#include <algorithm>\n#include <functional>\n#include <map>\n#include <boost/json.hpp>\n"
+USE = "boost::json::value f(const char* s) { return boost::json::parse(s); }\n"
 
 
 def reference_seconds():
@@ -49,8 +51,18 @@ def reference_seconds():
     return min(one_round() for _ in range(3))
 
 
+def reference_mb():
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = pathlib.Path(folder) / "reference.cpp", pathlib.Path(folder) / "reference.o"
+        source.write_text(REFERENCE + USE)
+        subprocess.run(["g++", "-std=c++20", "-O2", "-g1", "-c", source, "-o", made], check=True)
+        return made.stat().st_size / 1e6
+
+
 def room_of(obj):
     """The row of the table that an object belongs to: a room, a room's tests, a folder, or a library."""
+    if obj.endswith(".cu.o"):
+        return "kernels"
     target = re.search(r"CMakeFiles/([^/]+)\.dir/", obj)
     target = target[1] if target else "?"
     room = re.match(r"src/rudder/(\w+)/", obj)
@@ -59,95 +71,84 @@ def room_of(obj):
     return f"{folder} tests" if is_test else folder
 
 
-def seconds_by_object(lines):
-    """The last compile of each object counts: a log outlives many builds."""
-    last = {}
-    for line in lines:
-        user, system, obj = line.split(maxsplit=2)
-        last[obj.strip()] = float(user) + float(system)
-    return last
+def costs_by_object(deps, folder):
+    """{object: MB}, from what `ninja -t deps` prints: a line with each object, indented ones with what it read."""
+    sizes, costs = {}, {}
+
+    def size(path):
+        if path not in sizes:
+            sizes[path] = (folder / path).stat().st_size / 1e6 if (folder / path).exists() else 0.0
+        return sizes[path]
+    obj = None
+    for line in deps.splitlines():
+        if line.startswith(" "):
+            if obj:
+                costs[obj] += OF_TEXT * size(line.strip())
+        else:
+            obj = line.partition(": #deps")[0] if line.endswith("(VALID)") else None
+            if obj:
+                costs[obj] = size(obj)
+    return costs
 
 
-def seconds_by_room(objects):
+def build_costs(folder):
+    deps = subprocess.run(["ninja", "-t", "deps"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    return costs_by_room(costs_by_object(deps, folder))
+
+
+def costs_by_room(objects):
     rooms = collections.Counter()
-    for obj, seconds in objects.items():
-        rooms[room_of(obj)] += seconds
+    for obj, cost in objects.items():
+        rooms[room_of(obj)] += cost
     return rooms
 
 
-def compiled(objects, known):
-    """`objects` with what those took before (`known`) that came out of a compiler cache."""
-    return {obj: known[obj] if seconds * CACHE_GAIN < known.get(obj, 0.0) else seconds
-            for obj, seconds in objects.items()}
-
-
-def known_path(preset):
-    root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return root / "rudder" / f"compile_times.{preset}"
-
-
-def remember(preset, objects):
-    """What this build's objects took, as of the machine; those that a cache had as they were known before."""
-    path = known_path(preset)
-    known = seconds_by_object(path.read_text().splitlines()) if path.exists() else {}
-    known.update(compiled(objects, known))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text("".join(f"{seconds:.3f} 0 {obj}\n" for obj, seconds in sorted(known.items())))
-    partial.replace(path)
-    return {obj: known[obj] for obj in objects}
-
-
 def read_baseline(preset, path=None):
-    """{room: seconds}, and the seconds of the reference compile when they were written."""
+    """{room: MB} of a preset. Those of `reference` are the seconds and the MB of the reference compile."""
     path = path or BASELINE
-    rows = [row for row in csv.DictReader(path.open()) if row["preset"] == preset] if path.exists() else []
-    seconds = {row["room"]: float(row["seconds"]) for row in rows}
-    return seconds, seconds.pop("reference compile", None)
+    rows = csv.DictReader(path.read_text().splitlines()) if path.exists() else []
+    return {row["room"]: float(row["cost"]) for row in rows if row["preset"] == preset}
 
 
-def over_budget(now, baseline, speed):
-    """Lines about rooms past their budgets. `speed`: this machine's reference seconds over the baseline's."""
-    for room, seconds in sorted(now.items()):
-        budget = baseline.get(room, 0.0) * GROWTH + SLACK_SECONDS
-        if seconds / speed > budget:
-            yield (f"{room}: {seconds / speed:.0f} s on the baseline's machine, the budget is {budget:.0f} s. Find the header that "
-                   "costs it, or, if the room grew for a reason, write a new baseline (--write)")
-    total, total_budget = sum(now.values()) / speed, sum(baseline.values()) * TOTAL_GROWTH + SLACK_SECONDS
+def over_budget(now, baseline, scale=1.0):
+    """Lines about rooms past their budgets. `scale`: what this compiler takes over what the baseline's took."""
+    for room, cost in sorted(now.items()):
+        budget = baseline.get(room, 0.0) * GROWTH + SLACK_MB
+        if cost / scale > budget:
+            yield (f"{room}: {cost / scale:.1f} MB, the budget is {budget:.1f}. Find the header that costs it, or, if the room "
+                   "grew for a reason, write a new baseline (--write)")
+    total, total_budget = sum(now.values()) / scale, sum(baseline.values()) * TOTAL_GROWTH + SLACK_MB
     if total > total_budget:
-        yield f"all rooms: {total:.0f} s on the baseline's machine, the budget is {total_budget:.0f} s"
+        yield f"all rooms: {total:.0f} MB, the budget is {total_budget:.0f}"
 
 
-def write(preset, now, reference):
-    rows = [row for row in csv.DictReader(BASELINE.open()) if row["preset"] != preset] if BASELINE.exists() else []
-    rows += [{"preset": preset, "room": room, "seconds": f"{seconds:.1f}"} for room, seconds in sorted(now.items())]
-    rows.append({"preset": preset, "room": "reference compile", "seconds": f"{reference:.2f}"})
+def write(preset, now):
+    """Makes `now` the rows of a preset. The seconds of the reference compile stay: they name the baseline's machine."""
+    rows = [row for row in csv.DictReader(BASELINE.read_text().splitlines()) if row["preset"] not in (preset, "reference")]
+    rows += [{"preset": preset, "room": room, "cost": f"{cost:.2f}"} for room, cost in sorted(now.items())]
+    rows += [{"preset": "reference", "room": unit, "cost": cost}
+             for unit, cost in (("MB", f"{reference_mb():.3f}"), ("seconds", read_baseline("reference")["seconds"]))]
     with BASELINE.open("w", newline="") as file:
-        table = csv.DictWriter(file, ["preset", "room", "seconds"], lineterminator="\n")
+        table = csv.DictWriter(file, ["preset", "room", "cost"], lineterminator="\n")
         table.writeheader()
-        table.writerows(rows)
+        table.writerows(sorted(rows, key=lambda row: (row["preset"], row["room"])))
 
 
 def main():
     preset = sys.argv[1]
+    reference = read_baseline("reference")
     if preset == "speed":
-        print(f"{reference_seconds() / read_baseline('release')[1]:.2f}")
+        print(f"{reference_seconds() / reference['seconds']:.2f}")
         return 0
-    objects = seconds_by_object((ROOT / "build" / preset / "compile_times.log").read_text().splitlines())
-    now = seconds_by_room(remember(preset, objects))
-    reference = reference_seconds()
+    now = build_costs(ROOT / "build" / preset)
     if "--write" in sys.argv[2:]:
-        write(preset, now, reference)
+        write(preset, now)
         return 0
-    baseline, before = read_baseline(preset)
-    if before is None:
-        print(f"build_budget: {BASELINE.name} has no rows of preset {preset}; --write makes them")
-        return 1
-    speed = reference / before
-    print(f"{preset}: {sum(now.values()):.0f} s of processor time; this machine takes {speed:.2f} x the baseline's time")
-    for room, seconds in now.most_common():
-        print(f"  {seconds:7.1f} s  {room} (baseline {baseline.get(room, 0.0):.0f})")
-    errors = list(over_budget(now, baseline, speed))
+    baseline, scale = read_baseline(preset), reference_mb() / reference["MB"]
+    print(f"{preset}: {sum(now.values()):.0f} MB; this compiler takes {scale:.2f} x the baseline's")
+    for room, cost in now.most_common():
+        print(f"  {cost:7.1f} MB  {room} (baseline {baseline.get(room, 0.0):.1f})")
+    errors = list(over_budget(now, baseline, scale))
     print("\n".join(errors), end="\n" if errors else "")
     return 1 if errors else 0
 

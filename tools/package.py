@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Makes the packages of a binary that is built: a .deb and a tarball with the same contents, and their checksums, in
-build/packages. The manual and the shells' completions come from the binary's own --help, so they say what it takes. Run
-by `make package`; standard library, dpkg-deb and binutils only."""
+build/packages. The manual and the shells' completions come from the binary's own --help (package_texts.py). Run by `make package`;
+standard library, dpkg-deb and binutils only."""
 
 import argparse
-import collections
 import gzip
 import hashlib
 import os
@@ -15,6 +14,8 @@ import subprocess
 import sys
 import tarfile
 
+from package_texts import bash_completion, fish_completion, manual, read_commands, zsh_completion
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NEEDS = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libdl.so.2", "libpthread.so.0",
          "librt.so.1"}
@@ -22,148 +23,10 @@ NEEDS = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.
 BUNDLED = ("libfmt-dev", "libspdlog-dev", "libcli11-dev", "libpcre2-dev", "libutf8proc-dev", "zlib1g-dev", "libssl-dev",
            "libexpected-dev", "libboost*-dev", "gcc-*-base")
 MAINTAINER = "The Rudder authors <rudder@localhost>"
-FLAG = re.compile(r"^  --(\[no-\])?([a-z0-9-]+)(?: <([^>]*)>)?\s+(.*)$")
-COMMAND = re.compile(r"^ +(?:[A-Z][a-z ]*[a-z] {2,})?([a-z][a-z-]+) {2,}(\S.*)$")  # behind its subject, where that is new
-
-Command = collections.namedtuple("Command", "name summary usage flags")
-Flag = collections.namedtuple("Flag", "name value doc section")  # value: None for a switch
 
 
 def run(*command):
     return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
-
-
-def read_flags(text):
-    flags, section = [], ""
-    for line in text.splitlines():
-        if match := FLAG.match(line):
-            flags.append(Flag(match[2], None if match[1] else match[3] or "text", match[4], section))
-        elif re.fullmatch(r"[a-z_ -]+:", line):
-            section = line[:-1]
-    return flags
-
-
-def read_commands(binary):
-    """The commands as the binary tells of them; those with commands of their own have no flags here."""
-    named = [COMMAND.match(line) for line in run(binary, "--help").splitlines()]
-    commands = []
-    for match in filter(None, named):
-        text = run(binary, match[1], "--help")
-        usage = re.search(r"^usage: (.*)$", text, re.M)
-        commands.append(Command(match[1], match[2], usage[1] if usage else f"rudder {match[1]}", read_flags(text)))
-    if len(commands) < 8 or not any(command.name == "serve" and len(command.flags) > 50 for command in commands):
-        sys.exit("package: --help of the binary is not what the manual is made from")
-    return commands
-
-
-def roff(text):  # a line may break behind a "|"
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("|", "|\\:")
-    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.M)
-
-
-def manual(commands, version):
-    out = [f'.TH RUDDER 1 "" "rudder {version}" "User Commands"', ".SH NAME",
-           "rudder \\- LLM inference server with steering and capture", ".SH SYNOPSIS", ".B rudder", ".I COMMAND",
-           "[arguments]", ".SH DESCRIPTION",
-           "Serves a model over OpenAI's and Anthropic's API. A model is a folder in the Hugging Face layout, or a name of",
-           "the hub (ORG/NAME), which is fetched into the hub's cache.", ".SH COMMANDS"]
-    for command in commands:
-        out += [".TP", f".B {roff(command.name)}", roff(command.summary)]
-    for command in commands:
-        if not command.flags:
-            continue
-        out += [f".SH {roff(command.name.upper())}", f".B {roff(command.usage)}"]
-        section = None
-        for flag in command.flags:
-            if flag.section != section:
-                section = flag.section
-                out.append(f".SS {roff(section)}")
-            value = "" if flag.value is None else f" <{flag.value}>"
-            switch = "[no-]" if flag.value is None else ""
-            out += [".TP", f".B {roff('--' + switch + flag.name + value)}", roff(flag.doc)]
-    out += [".SH ENVIRONMENT", ".TP", ".B RUDDER_NAME", "Every flag as a variable: RUDDER_MAX_MODEL_LEN is",
-            "\\-\\-max\\-model\\-len. Flags win.", ".TP", ".B HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE",
-            "As huggingface_hub reads them: where the cache is, where the hub is, who asks, and whether it is asked.",
-            ".SH FILES", ".TP", ".I /etc/rudder/rudder.env", "Variables of the service.", ""]
-    return "\n".join(out)
-
-
-def words(flags):
-    for flag in flags:
-        yield f"--{flag.name}"
-        if flag.value is None:
-            yield f"--no-{flag.name}"
-
-
-def bash_completion(commands):
-    cases = "\n".join(f"    {c.name}) words='{' '.join(words(c.flags))}' ;;" for c in commands)
-    names = " ".join(command.name for command in commands)
-    return f"""# Completions of rudder for bash.
-_rudder() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words=
-  COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{names} --help --version' -- "$current"))
-    return
-  fi
-  case ${{COMP_WORDS[1]}} in
-{cases}
-  esac
-  if [[ $current == -* ]]; then
-    COMPREPLY=($(compgen -W "$words --help" -- "$current"))
-  else
-    COMPREPLY=($(compgen -f -- "$current"))
-  fi
-}}
-complete -o filenames -F _rudder rudder
-"""
-
-
-def quoted(text, marks="'"):
-    return "'" + re.sub(rf"([{re.escape(marks)}\\])", r"\\\1", text) + "'"
-
-
-def zsh_completion(commands):
-    def spec(flag, name):
-        doc = re.sub(r"[\[\]:']", " ", flag.doc)[:80]
-        return f"'--{name}[{doc}]{'' if flag.value is None else ':value:_files'}'"
-    names = "\n".join("    '{}:{}'".format(c.name, c.summary.replace("'", " ").replace(":", "\\:")) for c in commands)
-    cases = "\n".join(
-        "    {})\n      _arguments {} '*:file:_files' ;;".format(c.name, " ".join(
-            spec(f, f.name) if f.value is not None else f"{spec(f, f.name)} {spec(f, 'no-' + f.name)}" for f in c.flags))
-        for c in commands)
-    return f"""#compdef rudder
-# Completions of rudder for zsh.
-_rudder() {{
-  local -a commands=(
-{names}
-  )
-  if (( CURRENT == 2 )); then
-    _describe command commands
-    return
-  fi
-  local command=$words[2]
-  shift words
-  (( CURRENT-- ))
-  case $command in
-{cases}
-  esac
-}}
-_rudder "$@"
-"""
-
-
-def fish_completion(commands):
-    lines = ["# Completions of rudder for fish.", "complete -c rudder -n __fish_use_subcommand -f"]
-    for command in commands:
-        lines.append(f"complete -c rudder -n __fish_use_subcommand -a {command.name} -d {quoted(command.summary)}")
-        within = f"complete -c rudder -n '__fish_seen_subcommand_from {command.name}'"
-        for flag in command.flags:
-            required = "" if flag.value is None else " -r"
-            lines.append(f"{within} -l {flag.name}{required} -d {quoted(flag.doc[:80])}")
-            if flag.value is None:
-                lines.append(f"{within} -l no-{flag.name}")
-    return "\n".join(lines) + "\n"
 
 
 def licences():

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Tests of tools/build_budget.py: `python3 tools/test_build_budget.py`."""
 
-import os
 import pathlib
 import tempfile
 import unittest
-import unittest.mock
 
 import build_budget
 
@@ -19,44 +17,47 @@ class BuildBudget(unittest.TestCase):
         self.assertEqual(build_budget.room_of("src/rudder/steer/train/CMakeFiles/rudder_steer_train.dir/a.o"), "steer")
         self.assertEqual(build_budget.room_of("apps/CMakeFiles/rudder.dir/main.cpp.o"), "apps")
         self.assertEqual(build_budget.room_of("tests/metamorphic/CMakeFiles/graph_test.dir/a.o"), "tests")
+        self.assertEqual(build_budget.room_of("src/rudder/cuda/CMakeFiles/rudder_cuda.dir/kernels/a.cu.o"), "kernels")
         self.assertEqual(build_budget.room_of("CMakeFiles/somelib.dir/a.cc.o"), "somelib")
 
-    def test_the_last_compile_of_an_object_counts(self):
-        objects = build_budget.seconds_by_object([f"9.0 1.0 {OBJECT}\n", f"2.0 0.5 {OBJECT}\n"])
-        self.assertEqual(build_budget.seconds_by_room(objects), {"cache": 2.5})
+    def test_an_object_costs_what_it_is_and_some_of_what_it_read(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for path, size in (("a.o", 3_000_000), ("b.o", 1_000_000), ("old.o", 1_000_000), ("heavy.h", 40_000_000)):
+                (folder / path).write_bytes(bytes(size))
+            deps = ("a.o: #deps 2, deps mtime 1 (VALID)\n    heavy.h\n    gone.h\n\n"
+                    "b.o: #deps 0, deps mtime 1 (VALID)\n\nold.o: #deps 1, deps mtime 1 (STALE)\n    heavy.h\n\n")
+            costs = build_budget.costs_by_object(deps, folder)
+        self.assertEqual(costs, {"a.o": 5.0, "b.o": 1.0})
 
-    def test_an_object_of_a_compiler_cache_counts_with_what_it_took(self):
-        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
-            self.assertEqual(build_budget.remember("release", {OBJECT: 0.1}), {OBJECT: 0.1})
-            self.assertEqual(build_budget.remember("release", {OBJECT: 8.0}), {OBJECT: 8.0})
-            self.assertEqual(build_budget.remember("release", {OBJECT: 0.2, "b": 3.0}), {OBJECT: 8.0, "b": 3.0})
-            self.assertEqual(build_budget.remember("release", {OBJECT: 5.0}), {OBJECT: 5.0})
-            self.assertEqual(build_budget.remember("asan", {OBJECT: 0.2}), {OBJECT: 0.2})
+    def test_objects_of_a_room_add_up(self):
+        self.assertEqual(build_budget.costs_by_room({OBJECT: 2.0, OBJECT.replace("_0_", "_1_"): 3.0}), {"cache": 5.0})
 
     def test_growth_past_the_budget_fails(self):
-        baseline = {"cache": 40.0}  # may take 70 s, 60 where it is alone
-        self.assertEqual(list(build_budget.over_budget({"cache": 59.0}, baseline, 1.0)), [])
-        self.assertIn("cache: ", list(build_budget.over_budget({"cache": 71.0}, baseline, 1.0))[0])
+        baseline = {"cache": 40.0}  # may take 52 MB, 48.8 where it is alone
+        self.assertEqual(list(build_budget.over_budget({"cache": 48.7}, baseline)), [])
+        self.assertIn("cache: ", list(build_budget.over_budget({"cache": 52.1}, baseline))[0])
 
     def test_a_heavy_header_that_all_read_fails(self):
-        baseline = {f"room {i}": 10.0 for i in range(20)}  # each may take 25 s, all of them 260 s
-        heavy = {room: seconds + 6.0 for room, seconds in baseline.items()}
-        errors = list(build_budget.over_budget(heavy, baseline, 1.0))
+        baseline = {f"room {i}": 10.0 for i in range(20)}  # each may take 14.5 MB, all of them 236
+        heavy = {room: cost + 2.0 for room, cost in baseline.items()}
+        errors = list(build_budget.over_budget(heavy, baseline))
         self.assertEqual(["all rooms"], [error.split(":")[0] for error in errors])
 
-    def test_a_slow_machine_is_not_growth(self):
-        self.assertEqual(list(build_budget.over_budget({"cache": 118.0}, {"cache": 40.0}, 2.0)), [])
-        self.assertIn("cache: ", list(build_budget.over_budget({"cache": 54.0}, {"cache": 40.0}, 0.5))[0])
+    def test_another_compiler_is_not_growth(self):
+        self.assertEqual(list(build_budget.over_budget({"cache": 97.0}, {"cache": 40.0}, 2.0)), [])
+        self.assertIn("cache: ", list(build_budget.over_budget({"cache": 27.0}, {"cache": 40.0}, 0.5))[0])
 
     def test_a_new_room_needs_a_row(self):
-        self.assertEqual(list(build_budget.over_budget({"moe": 9.0}, {}, 1.0)), [])
-        self.assertIn("moe: ", list(build_budget.over_budget({"moe": 11.0}, {}, 1.0))[0])
+        self.assertEqual(list(build_budget.over_budget({"moe": 1.9}, {"all": 10.0})), [])
+        self.assertIn("moe: ", list(build_budget.over_budget({"moe": 2.1}, {"all": 10.0}))[0])
 
-    def test_the_reference_is_no_room(self):
+    def test_rows_of_a_preset(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "baseline.csv"
-            path.write_text("preset,room,seconds\nrelease,cache,4.5\nrelease,reference compile,2.50\nasan,cache,9.0\n")
-            self.assertEqual(build_budget.read_baseline("release", path), ({"cache": 4.5}, 2.5))
+            path.write_text("preset,room,cost\nrelease,cache,450\nreference,MB,110\nasan,cache,900\n")
+            self.assertEqual(build_budget.read_baseline("release", path), {"cache": 450.0})
+            self.assertEqual(build_budget.read_baseline("reference", path), {"MB": 110.0})
 
 
 if __name__ == "__main__":

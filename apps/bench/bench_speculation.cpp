@@ -261,6 +261,7 @@ Result<std::vector<RowRequest>> read_requests(const ModelSession& session,
                                               const SpeculationBench& bench,
                                               const SamplingFlags& sampling) {
   RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(bench.prompts));
+  RUDDER_TRY_VOID(check_prompt_lines(lines));
   if (lines.empty()) return fail(ErrorCode::kInvalidArgument, "has no prompt", "prompts");
   const auto most = static_cast<size_t>(bench.prompt_limit);
   if (most > 0 && most < lines.size()) lines.resize(most);

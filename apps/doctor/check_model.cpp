@@ -27,20 +27,19 @@ std::optional<std::string> cached_folder(const std::string& model, const std::st
         {Verdict::kFails, "model", !name ? name.error().message : settings.error().message});
     return std::nullopt;
   }
-  if (!name->quant.empty()) {
-    findings.push_back({Verdict::kNote, "model",
-                        fmt::format("{} is not looked at; a start takes it from the cache, or "
-                                    "fetches it first",
-                                    model)});
-    return std::nullopt;
-  }
   const hub::CachedRepository cached(settings->cache, name->repository);
   const std::string wanted = revision.empty() ? "main" : revision;
   const Result<void> checked = hub::check_revision(wanted);
   const auto commit = checked ? cached.commit_of(wanted) : std::nullopt;
-  const std::string missing =
-      commit ? hub::missing_of_snapshot(cached, *commit).value_or("") : "its files";
-  if (missing.empty()) return cached.snapshot(*commit);
+  std::string missing = "its files";
+  if (commit && name->quant.empty()) {
+    missing = hub::missing_of_snapshot(cached, *commit).value_or("");
+    if (missing.empty()) return cached.snapshot(*commit);
+  } else if (commit) {
+    const auto file = hub::cached_gguf(cached, *commit, name->quant);
+    if (file) return cached.snapshot(*commit) + "/" + *file;
+    missing = "it";
+  }
   findings.push_back(
       {settings->offline || !checked ? Verdict::kFails : Verdict::kNote, "model",
        !checked ? checked.error().message

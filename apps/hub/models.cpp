@@ -91,6 +91,13 @@ Result<void> remove_models(const std::string& cache, const std::vector<std::stri
   std::vector<std::string> repositories;
   for (const std::string& name : names) {
     RUDDER_TRY(hub::ModelName parsed, hub::parse_model_name(name));
+    if (!parsed.quant.empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("remove takes all that the cache has of a repository, every "
+                              "quantisation of it; where that is meant: rudder models remove {}",
+                              parsed.repository),
+                  name);
+    }
     repositories.push_back(std::move(parsed.repository));
   }
   for (const std::string& repository : repositories) {

@@ -55,11 +55,13 @@ def test_errors_stand_in_their_lines(tmp_path, model):
              line("a get", "/v1/models", {}, method="GET"), line("streamed", "/v1/chat/completions", {**body, "stream": True}),
              {"custom_id": "no body", "method": "POST", "url": "/v1/completions"},
              {**line("steered beside the body", "/v1/chat/completions", body), "steering": {"name": "calm"}},
-             {"prompt": "another form"}, "a plain line"]
+             {"prompt": "another form"}, "a plain line", '["a list"]', '{"custom_id": "cut", "body"', '{"custom_id": "two"} {}',
+             " " + json.dumps(line("indented", "/v1/chat/completions", body))]
     got = answers_to(tmp_path, lines)
-    assert [each["response"] and each["response"]["status_code"] for each in got] == [200, 400, 404] + [None] * 7
+    assert [each["response"] and each["response"]["status_code"] for each in got] == [200, 400, 404] + [None] * 10 + [200]
     assert got[1]["response"]["body"]["error"]["param"] == "temperature"
-    words = ["same", "POST", "stream", "body", "steering: a field of body", "custom_id", "custom_id"]
+    words = ["same", "POST", "stream", "body", "steering: a field of body", "custom_id", "in.jsonl:10 is no JSON object",
+             "in.jsonl:11 is no JSON object", "in.jsonl:12 is not valid JSON", "in.jsonl:13 is not valid JSON"]
     for each, word in zip(got[3:], words):
         assert each["error"]["code"] == "invalid_request" and word in each["error"]["message"], each
 

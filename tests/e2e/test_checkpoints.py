@@ -95,6 +95,7 @@ WITHOUT_EFFECT = {
     "continuous_batching_config": {"a": 1}, "low_memory": True, "diversity_penalty": 0.3, "num_beam_groups": 2, "prefill_chunk_size": 9,
     "_from_model_config": True, "transformers_version": "5.17.0",
 }
+NONE_OF_TRANSFORMERS = {"seed": 5, "chat_format": "x"}  # it keeps them and reads them nowhere
 
 
 def test_what_generation_config_says_besides_is_refused_or_without_effect(tmp_path):
@@ -104,8 +105,16 @@ def test_what_generation_config_says_besides_is_refused_or_without_effect(tmp_pa
         assert run_rudder("serve", folder, "--dry-run", "--generation-config", "vllm").returncode == 0
         (folder / "generation_config.json").write_text(json.dumps({key: neutral}))
         assert run_rudder("serve", folder, "--dry-run").returncode == 0, key
-    folder = copy_of_demo(tmp_path / "without", **{"generation_config.json": json.dumps(WITHOUT_EFFECT)})
+    folder = copy_of_demo(tmp_path / "without", **{"generation_config.json": json.dumps({**WITHOUT_EFFECT, **NONE_OF_TRANSFORMERS})})
     assert run_rudder("serve", folder, "--dry-run").returncode == 0
+
+
+def test_ends_that_are_no_tokens_are_told_before_a_start(tmp_path):
+    config = json.loads((DEMO / "config.json").read_text())
+    for file, text in (("generation_config.json", {"eos_token_id": [0, 2560]}), ("config.json", {**config, "eos_token_id": 99999})):
+        folder = copy_of_demo(tmp_path / file, **{file: json.dumps(text)})
+        done = run_rudder("serve", folder, "--dry-run")
+        assert done.returncode != 0 and f"{file}:eos_token_id" in done.stderr, done.stderr
 
 
 @pytest.mark.slow

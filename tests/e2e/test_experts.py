@@ -271,3 +271,21 @@ def test_what_cannot_be_told_is_refused_by_name(running, server, moe):
         assert error["param"] == "capture.response.sites.router_logits[0]" and "no mixture of experts" in error["message"]
     error = post(server, {"prompt": "Once", "return_routed_experts": True}, status=400)["error"]
     assert error["param"] == "return_routed_experts" and "--capture-memory-mb" in error["message"]
+
+
+@pytest.mark.parametrize("is_mxfp4", (False, True))
+def test_dummy_weights_spread_tokens_over_experts(is_mxfp4):
+    """Random tokens go many ways in each layer."""
+    small = {"hidden_size": 512, "intermediate_size": 192, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 64,
+             "num_key_value_heads": 2, "vocab_size": 4096, "layer_types": ["sliding_attention", "full_attention"] * 3}
+    if is_mxfp4:
+        small["quantization_config"] = {"quant_method": "mxfp4"}
+    random = np.random.default_rng(5)
+    flags = "--capture-memory-mb", "32", "--load-format", "dummy", "--like", "gpt-oss-20b", "--hf-overrides", json.dumps(small)
+    with serving(*FLAGS, *flags) as server:
+        rows = []
+        for _ in range(32):
+            answer = ask(server, prompt=random.integers(300, 4000, 24).tolist(), max_tokens=2, return_routed_experts=True)
+            rows.append(experts_of(answer["choices"][0])[23])
+    for layer in np.array(rows).transpose(1, 0, 2):  # 4 of 32 experts for 32 tokens: 31.6 evenly
+        assert len(set(layer.flatten().tolist())) >= 24

@@ -132,7 +132,7 @@ def test_wrong_sizes_are_told(home):
 def test_the_disk_is_looked_at_first(home):
     home.hub.repositories[NAME].listed_size = {"model.safetensors": 1 << 42}
     words = home.refused(NAME)
-    assert "4096" in words and "GiB free" in words and "HF_HUB_CACHE" in words
+    assert "4096" in words and "iB free" in words and "HF_HUB_CACHE" in words
     assert not home.hub.requests(".", "storage")
 
 

@@ -77,6 +77,37 @@ def test_the_manual_has_every_command_and_renders(unpacked):
         assert done.returncode == 0 and not done.stderr and "NAME" in done.stdout
 
 
+def flags_of(*command):
+    return set(re.findall(r"^  --(?:\[no-\])?([a-z][a-z0-9-]*)", run(BINARY, *command, "--help"), re.M))
+
+
+def test_every_flag_of_every_command_is_in_the_manual_and_the_completions(unpacked):
+    manual = gzip.decompress((unpacked / "usr/share/man/man1/rudder.1.gz").read_bytes()).decode().replace("\\-", "-")
+    chapters = {title.lower(): text for title, text in re.findall(r"^\.SH (.*)\n((?:(?!\.SH ).*\n?)*)", manual, re.M)}
+    fish = (unpacked / "usr/share/fish/vendor_completions.d/rudder.fish").read_text()
+    zsh = (unpacked / "usr/share/zsh/vendor-completions/_rudder").read_text()
+    names = re.findall(r"^ +(?:[A-Z][a-z ]*[a-z] {2,})?([a-z][a-z-]+) {2,}\S", run(BINARY, "--help"), re.M)
+    commands = [(name,) for name in names if flags_of(name)]
+    for name in set(names) - {command[0] for command in commands}:
+        parts = re.findall(r"^  ([a-z][a-z-]+) {2,}", run(BINARY, name, "--help"), re.M)
+        assert parts and complete(unpacked, "rudder", name, "") == [*parts, "--help"]
+        commands += [(name, part) for part in parts]
+    assert len(commands) > 25
+    for command in commands:
+        flags = flags_of(*command)
+        assert flags and not flags - set(re.findall(r"--(?:\[no-\])?([a-z][a-z0-9-]*)", chapters[" ".join(command)])), command
+        offered = complete(unpacked, "rudder", *command, *["file"] * (2 - len(command)), "--")
+        assert not {f"--{flag}" for flag in flags} - set(offered), command
+        assert not {f"__rudder_at {' '.join(command)}' -l {flag}" for flag in flags if f"__rudder_at {' '.join(command)}' -l {flag}" not in fish}
+        assert not {flag for flag in flags if f"'--{flag}[" not in zsh}
+
+
+def complete(unpacked, *words):
+    """What bash offers behind these."""
+    ask = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _rudder; echo "${COMPREPLY[*]}"'
+    return run("bash", "-c", ask, unpacked / "usr/share/bash-completion/completions/rudder", *words).split()
+
+
 def test_completions(unpacked):
     bash = unpacked / "usr/share/bash-completion/completions/rudder"
     ask = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _rudder; echo "${COMPREPLY[*]}"'

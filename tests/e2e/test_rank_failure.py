@@ -8,7 +8,7 @@ import threading
 import httpx2
 import pytest
 
-from conftest import Server, Stopwatch, is_instrumented, wait_for
+from conftest import PACED, Server, Stopwatch, is_instrumented, wait_for
 from standstill import standing_still, status_within
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks on a CPU need a core each")
@@ -69,7 +69,7 @@ def test_a_stream_ends_with_the_error(flag, thread):
     body = {"prompt": "Once upon a time", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
 
     def attempt():
-        server = Server(flag, "2")
+        server = Server(flag, "2", *PACED)  # else its tokens may be out before the thread stands still
         lines, ended, watches = [], [], []
 
         def stream():

@@ -162,6 +162,52 @@ def test_an_eagle_head_changes_no_answer(plain, model, eagle):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 1000
 
 
+@pytest.fixture(scope="module")
+def with_mtp(tmp_path_factory):
+    """The demo model with an MTP head behind its last layer that nobody trained (mtp_golden_test has its formula)."""
+    folder = tmp_path_factory.mktemp("with_mtp")
+    for file in DEMO.iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)
+    own = folder / "model-2.safetensors"
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    config = json.loads((DEMO / "config.json").read_text())
+    hidden, q, width = config["hidden_size"], config["num_attention_heads"] * config["head_dim"], config["intermediate_size"]
+    kv, prefix = config["num_key_value_heads"] * config["head_dim"], f"model.layers.{config['num_hidden_layers']}."
+    rng = random.Random("mtp")
+    shapes = {"eh_proj": [hidden, 2 * hidden], "enorm": [hidden], "hnorm": [hidden], "shared_head.norm": [hidden],
+              "input_layernorm": [hidden], "post_attention_layernorm": [hidden], "self_attn.q_proj": [q, hidden],
+              "self_attn.k_proj": [kv, hidden], "self_attn.v_proj": [kv, hidden], "self_attn.o_proj": [hidden, q],
+              "mlp.gate_proj": [width, hidden], "mlp.up_proj": [width, hidden], "mlp.down_proj": [hidden, width]}
+    write_tensors(own, {f"{prefix}{name}.weight": (shape, [rng.uniform(-0.1, 0.1) for _ in range(shape[0] * (shape[1:] or [1])[0])])
+                        for name, shape in shapes.items()})
+    names = {file: names_in(folder / file) for file in ("model-1.safetensors", "model-2.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {}, "weight_map": {name: file for file, found in names.items() for name in found}}))
+    return folder
+
+
+def names_in(file):
+    with open(file, "rb") as data:
+        header = json.loads(data.read(int.from_bytes(data.read(8), "little")))
+    return [name for name in header if name != "__metadata__"]
+
+
+def test_an_mtp_head_of_the_models_own_changes_no_answer(plain, model, with_mtp):
+    flags = ["--served-model-name", model]
+    with serving(*flags, "--speculative-config", '{"method": "mtp", "num_speculative_tokens": 3}', "--no-speculative-adaptive",
+                 model=with_mtp) as server:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda i: answer(server, model, REQUESTS[i % len(REQUESTS)]), range(14)))
+        for i, got in enumerate(together):
+            assert got == plain[i % len(REQUESTS)]
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 1000
+    with serving(*flags, "--speculative-method", "mtp", "--tensor-parallel-size", "2", model=with_mtp) as server:
+        assert answer(server, model, REQUESTS[0])[0][1] == plain[0][0][1]
+    with serving(*flags, model=with_mtp) as server:  # its tensors are passed over where nobody asks for them
+        assert answer(server, model, REQUESTS[0]) == plain[0]
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
 @pytest.mark.parametrize("kind", ["draft_model", "medusa", "eagle3", "eagle"])
 def test_what_guesses_on_the_last_stage_changes_no_answer(plain, model, eagle, kind):
@@ -235,6 +281,9 @@ def test_metrics_are_silent_without(server):
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),
     (["--speculative-method", "eagle3"], "speculative-config.model"),
+    (["--speculative-method", "mtp"], "has no MTP head"),
+    (["--speculative-config", '{"method": "mtp", "speculative_token_tree": "[(0,)]"}'],
+     "speculative-config.speculative_token_tree"),
     (["--speculative-method", "ngram", "--speculative-model", DRAFT], "speculative-config.model"),
     (["--speculative-method", "medusa", "--speculative-model", MEDUSA, "--num-speculative-tokens", "5"],
      "speculative-config.num_speculative_tokens"),

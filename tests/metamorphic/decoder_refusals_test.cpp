@@ -34,7 +34,8 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
     EXPECT_EQ(decoder.error().message, message);
   };
   WithoutStreamOps other;
-  for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper}) {
+  for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper,
+                              TinyArch::kNormedSums, TinyArch::kGatedAdds, TinyArch::kDepthAdds}) {
     expect_refused(testing::tiny_spec(arch), other, "residual",
                    "the backend cpu-reference has no residual of several streams");
   }

@@ -10,6 +10,7 @@
 #include "rudder/exec/look_up_proposer.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/model_proposer.h"
+#include "rudder/exec/mtp_proposer.h"
 #include "rudder/exec/pass_proposer.h"
 #include "rudder/model/shard.h"
 
@@ -56,9 +57,9 @@ int32_t head_heads(const model::ModelSpec& whole) {
 }  // namespace
 
 std::string guesser_name(Guesser guesser) {
-  constexpr const char* kNames[] = {"nobody",    "itself", "own_embedding", "shared_embedding",
-                                    "product",   "medusa", "shared_medusa", "medusa_tree",
-                                    "assistant", "look_up"};
+  constexpr const char* kNames[] = {
+      "nobody",        "itself",      "own_embedding", "shared_embedding", "product", "medusa",
+      "shared_medusa", "medusa_tree", "assistant",     "look_up",          "mtp"};
   return kNames[static_cast<size_t>(guesser)];
 }
 
@@ -66,6 +67,7 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
   const model::ModelSpec spec = testing::tiny_spec(arch);
   if (guesser == Guesser::kMedusaTree) return model::runs_trees(spec);
   if (guesser == Guesser::kAssistant) return testing::takes_assistant(spec);
+  if (guesser == Guesser::kMtp) return model::mtp_layers(spec).has_value();
   if (!has_kv(guesser)) return true;
   const bool keeps_every_token = std::ranges::any_of(
       spec.layers,
@@ -108,6 +110,11 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
     model.draft = std::make_unique<exec::AssistantProposer>(
         value_of(model::shard_assistant(spec, rank)),
         value_of(testing::random_assistant_weights(spec, *model.ops, 13)));
+  } else if (guesser == Guesser::kMtp) {
+    const model::MtpSpec spec = testing::tiny_mtp_spec(whole);
+    model.draft = std::make_unique<exec::MtpProposer>(
+        value_of(model::shard_mtp(spec, rank)),
+        value_of(testing::random_mtp_weights(spec, *model.ops, 14)));
   } else {
     model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser), head_heads(whole));
     if (change) change(head);
@@ -148,6 +155,10 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
     return;
   }
   if (stages.size() == 1 || !has_kv(guesser) || guesser == Guesser::kItself) return;
+  if (guesser == Guesser::kMtp) {
+    stages.back().has_table = true;
+    return;
+  }
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser), head_heads(whole));
   RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
   model::join_head(head, stages);

@@ -24,16 +24,18 @@ enum class Guesser : uint8_t {
   kMedusaTree,    // bushy_tree() of the former
   kAssistant,     // testing::tiny_assistant_spec
   kLookUp,        // prompt lookup, in slots
+  kMtp,           // testing::tiny_mtp_spec
 };
 inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
                                             Guesser::kProduct, Guesser::kMedusa,
                                             Guesser::kSharedMedusa};
 // On ranks, where stages are alone, trees, an assistant and prompt lookup too.
 inline constexpr Guesser kGuessersOnRanks[] = {
-    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,   Guesser::kMedusa,
-    Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kAssistant, Guesser::kLookUp};
+    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,
+    Guesser::kMedusa,       Guesser::kSharedMedusa,    Guesser::kMedusaTree,
+    Guesser::kAssistant,    Guesser::kLookUp,          Guesser::kMtp};
 // Of guess_cuda_test, whose model they have kernels for.
-inline constexpr Guesser kGuessersOnAGpu[] = {Guesser::kAssistant};
+inline constexpr Guesser kGuessersOnAGpu[] = {Guesser::kAssistant, Guesser::kMtp};
 std::string guesser_name(Guesser guesser);
 
 // That runs of a few random sequences have at least: these repeat little.

@@ -55,7 +55,7 @@ std::vector<testing::TinyArch> all_archs() {
   using enum testing::TinyArch;
   std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
   all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer,
-                         kHyper, kLatent});
+                         kHyper, kNormedSums, kGatedAdds, kDepthAdds, kLatent});
   return all;
 }
 

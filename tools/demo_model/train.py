@@ -10,18 +10,12 @@ from pathlib import Path
 import torch
 from asynct_model import AsyncT, AsyncTConfig
 from batches import Batches
+from learning_rate import rate
 from model import Config, Llama
 from muon import Muon
 from safetensors.torch import load_file, save_file
 
-WARM_UP_STEPS = 100
 SAVE_STEPS = 500
-
-
-def rate(step, elapsed, plateau):
-    """The learning rate's share of its peak after `step` steps and this share of the time."""
-    decay = 1.0 if elapsed < plateau else max(0.0, (1 - elapsed) / (1 - plateau))
-    return min(1.0, (step + 1) / WARM_UP_STEPS) * decay
 
 
 def optimizers(model, lr):

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from batches import blocks, join
 from model import Config, Llama
+from learning_rate import rate
 from muon import Muon
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from train import rate
 
 DRAFT = Config(hidden_size=128, intermediate_size=320, num_hidden_layers=3, num_attention_heads=2,
     num_key_value_heads=1, head_dim=64)

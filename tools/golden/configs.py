@@ -93,6 +93,8 @@ KEYS = {
     "nemotron_h": "NemotronHForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
     "kimi_linear": "KimiLinearForCausalLM",
+    "glm5_next": "Glm5NextForConditionalGeneration",
+    "hy_v4": "HYV4ForCausalLM",
     "llava": "LlavaForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
 }
@@ -114,6 +116,7 @@ ALIASES = {
     "deepseek_v2": [["num_experts", "n_routed_experts", 32]],
     "deepseek_v3": [["num_local_experts", "n_routed_experts", 128]],
     "glm4_moe_lite": [["num_local_experts", "n_routed_experts", 32], ["head_dim", "qk_rope_head_dim", 32]],
+    "hy_v4": [["num_local_experts", "n_routed_experts", 64]],
     "mistral4": [["num_local_experts", "n_routed_experts", 64]],
     "kimi_linear": [
         ["num_experts_per_token", "num_experts_per_tok", 4],

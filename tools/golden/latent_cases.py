@@ -34,6 +34,24 @@ ABLATE = {
     "factor": {"routed_scaling_factor": 1.0},
     "chosen": {"num_experts_per_tok": 2},
 }
+INDEXER = {"index_topk": 176, "index_n_heads": 2, "index_head_dim": 12}
+GLM5_NEXT = {
+    **{key: value for key, value in LATENT.items() if key != "qk_rope_head_dim"},
+    **MIXTURE,
+    **GROUPS,
+    "num_key_value_heads": 4,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "linear_head_dim": 20,
+    "linear_num_heads": 4,
+    "linear_conv_kernel_dim": 3,
+    "linear_lower_bound": -4.83,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 5,
+    "hc_eps": 0.0023,
+    **INDEXER,
+    "index_kpool": 4,
+}
+NO_VISION = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 80, "intermediate_size": 16, "projection_intermediate_size": 16}
 ONES = {"latent_norm": "kv_a_layernorm.weight"}
 
 LATENTS = [
@@ -132,5 +150,32 @@ LATENTS = [
         prompt_len=48,
         ablate={"chosen": {"num_experts_per_tok": 2}},
         ones=ONES,
+    ),
+    Case(  # streams that are not mixed; sinks; gates of what is read; halves turn; experts clamp their gates
+        "hy-v4",
+        "hy_v4",
+        {
+            **LATENT,
+            **MIXTURE,
+            **GROUPS,
+            **INDEXER,
+            "num_key_value_heads": 4,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "indexer_types": ["full", "shared", "full"],
+            "rope_parameters": DEFAULT,
+            "hc_mult": 3,
+            "hc_magnitude": 1.73,
+            "hc_eps": 0.0023,
+        },
+        dtype="float32",
+        prompt_len=48,
+    ),
+    Case(  # streams; nothing turns; two layers have a delta rule whose decays have a floor; clamped gates
+        "glm5-next",
+        "glm5_next",
+        {"text_config": {**GLM5_NEXT, "layer_types": ["linear_attention", "deepseek_sparse_attention", "linear_attention"]},
+         "vision_config": NO_VISION, "tie_word_embeddings": False},
+        dtype="float32",
+        prompt_len=48,
     ),
 ]

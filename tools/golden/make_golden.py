@@ -33,7 +33,7 @@ GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3")  # families whose norm mult
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # so do these, but for the norm of recurrent heads
 GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
 EPS = {"lfm2": "norm_eps", "lfm2_moe": "norm_eps", "nemotron_h": "layer_norm_epsilon"}  # of norms, under another name
-WITH_IMAGES = ("mistral3", "qwen2_5_vl", "qwen3_vl")  # families that no class for text alone reads
+WITH_IMAGES = ("mistral3", "qwen2_5_vl", "qwen3_vl", "glm5_next")  # families that no class for text alone reads
 
 
 def initialise(model, case, seed):
@@ -58,6 +58,10 @@ def initialise(model, case, seed):
             if re.search(r"\.([qk]_norm|query_layernorm|key_layernorm|[qk]_layernorm)\.", name):
                 uniform(p, *((0.5, 1.0) if gemma_4 else (1.0 - one, 2.2 - one)))
             elif "linear_attn.norm" in name:
+                uniform(p, 0.5, 1.5)
+            elif re.search(r"_hc\.(fn|base)$|hc_(fn|base)$", name):
+                normal(p, 1.0 if name.endswith("base") else 2.0 / math.sqrt(p.shape[1]))
+            elif re.search(r"(_hc\.|hc_)scale$", name):
                 uniform(p, 0.5, 1.5)
             elif name.endswith("A_log"):
                 uniform(p, -2.0, 1.0)

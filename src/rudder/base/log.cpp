@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/base/terminal_text.h"
+
 namespace rudder {
 namespace {
 
@@ -103,7 +105,7 @@ class LogWriter {
   }
 
   void push(LogLevel level, std::string_view text) {
-    Line line = {level, spdlog::log_clock::now(), std::string(text)};
+    Line line = {level, spdlog::log_clock::now(), terminal_text(text)};
     {
       const std::lock_guard lock(mutex_);
       if (is_forked_) return write(line);

@@ -16,10 +16,20 @@
 namespace rudder {
 namespace {
 
-Result<bool> parse_bool(std::string_view text) {
+// Other languages and people write their words in other cases: "True", "INFO".
+std::string in_lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+Result<bool> parse_bool(std::string_view written) {
+  const std::string text = in_lower_case(written);
   if (text == "true" || text == "1" || text == "on" || text == "yes" || text.empty()) return true;
   if (text == "false" || text == "0" || text == "off" || text == "no") return false;
-  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not true or false", text));
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not true or false", written));
 }
 
 Result<double> parse_float(std::string_view text) {
@@ -198,10 +208,14 @@ void SettingsTable::add_choice(std::string name, std::string* field,
     if (const auto found = gone.find(text); found != gone.end()) {
       return fail(ErrorCode::kInvalidArgument, found->second);
     }
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    auto chosen = std::find(choices.begin(), choices.end(), text);
+    if (chosen == choices.end()) {
+      chosen = std::find(choices.begin(), choices.end(), in_lower_case(text));
+    }
+    if (chosen == choices.end()) {
       return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not one of {}", text, type));
     }
-    *field = std::string(text);
+    *field = *chosen;
     return {};
   };
   setting.get = [field] { return *field; };

@@ -42,6 +42,26 @@ TEST(SettingsTable, SetsChecksAndHints) {
   EXPECT_NE(table.help_text().find("--[no-]enable-prefix-caching"), std::string::npos);
 }
 
+TEST(SettingsTable, WordsMayBeInAnyCase) {
+  SettingsTable table;
+  bool on = false;
+  std::string level = "info";
+  table.add("on", &on, "A switch.");
+  table.add_choice("level", &level, {"debug", "info"}, "A choice.");
+  for (const char* yes : {"True", "TRUE", "Yes", "On", "1"}) {
+    on = false;
+    EXPECT_TRUE(table.set("on", yes).has_value() && on) << yes;
+  }
+  for (const char* no : {"False", "FALSE", "No", "OFF", "0"}) {
+    on = true;
+    EXPECT_TRUE(table.set("on", no).has_value() && !on) << no;
+  }
+  EXPECT_TRUE(table.set("level", "DEBUG").has_value());
+  EXPECT_EQ(level, "debug") << "as it is listed";
+  EXPECT_FALSE(table.set("on", "truely").has_value());
+  EXPECT_FALSE(table.set("level", "warning").has_value());
+}
+
 TEST(SettingsTable, ANumberOrAuto) {
   std::optional<double> bound;
   SettingsTable table;

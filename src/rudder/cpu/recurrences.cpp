@@ -268,11 +268,17 @@ class RecurredHead {
     const float rate = std::exp(args_.a_log.as<const float>()[head_]);
     const auto step_of = [&](int64_t channel) {
       const float s = softplus(row.a[channel] + args_.step_bias.as<const float>()[channel]);
-      return std::min(std::max(s, args_.step_low), args_.step_high);
+      return std::min(std::max(s, args_.limits.low), args_.limits.high);
     };
     float* const decay = decays_.data() + i * keys_;
     float s = 0;
-    if (args_.a_by_channel) {
+    if (args_.limits.decay_floor < 0) {
+      for (int64_t c = 0; c < keys_; ++c) {
+        const int64_t channel = head_ * keys_ + c;
+        const float a = row.a[channel] + args_.step_bias.as<const float>()[channel];
+        decay[c] = std::exp(args_.limits.decay_floor * sigmoid(rate * a));
+      }
+    } else if (args_.a_by_channel) {
       for (int64_t c = 0; c < keys_; ++c) decay[c] = std::exp(-rate * step_of(head_ * keys_ + c));
     } else {
       s = step_of(head_);

@@ -68,6 +68,7 @@ float activate(float x, ops::Activation activation) {
     case ops::Activation::kRelu:
       return x < 0 ? 0 : x;
     case ops::Activation::kClampedSwiglu:
+    case ops::Activation::kLimitedSilu:
       break;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
@@ -75,6 +76,11 @@ float activate(float x, ops::Activation activation) {
 
 // One that is not a number stays so.
 float activate_pair(float gate, float up, ops::Activation activation) {
+  if (activation == ops::Activation::kLimitedSilu) {
+    const float g = gate > ops::kSiluLimit ? ops::kSiluLimit : gate;
+    const float u = std::clamp(up, -ops::kSiluLimit, ops::kSiluLimit);
+    return g / (1.0f + std::exp(-g)) * u;
+  }
   if (activation != ops::Activation::kClampedSwiglu) return activate(gate, activation) * up;
   const float g = gate > ops::kSwigluLimit ? ops::kSwigluLimit : gate;
   const float u = std::clamp(up, -ops::kSwigluLimit, ops::kSwigluLimit);

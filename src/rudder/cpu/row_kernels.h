@@ -143,6 +143,15 @@ inline void clamped_swiglu(const float* gate, const float* up, int64_t width, fl
   });
 }
 
+inline void limited_silu(const float* gate, const float* up, int64_t width, float* out) {
+  const Vec limit = set(ops::kSiluLimit);
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec g = load_run(gate + i, count);
+    const Vec u = clip(load_run(up + i, count), set(-ops::kSiluLimit), limit);
+    store_run(out + i, silu(where_less(limit, g, limit, g)) * u, count);
+  });
+}
+
 inline void gated_act(const float* gate, const float* up, int64_t width, ops::Activation activation,
                       float* out) {
   switch (activation) {
@@ -156,6 +165,8 @@ inline void gated_act(const float* gate, const float* up, int64_t width, ops::Ac
       return gated(gate, up, width, out, [](Vec x) { return relu(x); });
     case ops::Activation::kClampedSwiglu:
       return clamped_swiglu(gate, up, width, out);
+    case ops::Activation::kLimitedSilu:
+      return limited_silu(gate, up, width, out);
   }
 }
 

@@ -119,27 +119,33 @@ void add_to_sums(const ops::SumBlocksArgs& args, const float* delta, int64_t wid
   std::copy_n(delta, width, x);
 }
 
-// What the query's softmax is of: the normed sum times it.
-float score_of(const ops::SumBlocksArgs& args, const float* sum, int64_t width) {
+// A sum as a query meets it.
+struct MetSum {
+  float score = 0;   // what the softmax is of: the normed sum times the query
+  float length = 1;  // the sum's root mean square
+};
+
+MetSum meet(const ops::SumBlocksArgs& args, const float* sum, int64_t width) {
   float square = 0;
   float dot = 0;
   for (int64_t k = 0; k < width; ++k) {
     square += sum[k] * sum[k];
     dot += sum[k] * (args.norm.weight.as<float>()[k] * args.query.as<float>()[k]);
   }
-  return dot / std::sqrt(square / static_cast<float>(width) + args.norm.eps);
+  const float length = std::sqrt(square / static_cast<float>(width) + args.norm.eps);
+  return {args.score_scale * dot / length, length};
 }
 
 void attend_to_sums(const ops::SumBlocksArgs& args, const float* x, int64_t width, float* out) {
+  std::vector<MetSum> sums;
+  for (int64_t s = 0; s <= args.blocks; ++s) sums.push_back(meet(args, x + s * width, width));
+  const float largest = std::ranges::max(sums, {}, &MetSum::score).score;
   std::vector<float> weights;
-  for (int64_t s = 0; s <= args.blocks; ++s) {
-    weights.push_back(score_of(args, x + s * width, width));
-  }
-  const float largest = std::ranges::max(weights);
   float total = 0;
-  for (float& weight : weights) {
-    weight = std::exp(weight - largest);
+  for (const MetSum& sum : sums) {
+    const float weight = std::exp(sum.score - largest);
     total += weight;
+    weights.push_back(args.normed_values ? weight / sum.length : weight);
   }
   for (int64_t k = 0; k < width; ++k) {
     float sum = 0;
@@ -198,6 +204,29 @@ void StreamMixer::connect_streams(const ops::ConnectStreamsArgs& args) {
     if (args.out.empty()) continue;
     read_streams(args.read.empty() ? mean : TokenNumbers(args.rule, args.read, x).pre(), x, width,
                  args.out.as<float>() + t * width);
+  }
+}
+
+void StreamMixer::scale_add(const ops::ScaleAddArgs& args) {
+  const int64_t width = args.x.shape[1];
+  const int64_t count = args.gate.empty() ? 0 : args.gate.num_rows();
+  RUDDER_CHECK(count <= 1 || count == width, "{} gates for rows of {}", count, width);
+  std::vector<float> keep(static_cast<size_t>(std::max<int64_t>(count, 1)), args.keep);
+  std::vector<float> add(keep.size(), args.add);
+  for (int64_t i = 0; i < count; ++i) {
+    const double w = double{args.gate.as<float>()[i]} / double{args.temperature};
+    const double open = 1 / (1 + std::exp(-w));
+    const double kept = (1 - open) * (1 + open);
+    add[static_cast<size_t>(i)] = static_cast<float>(open);
+    keep[static_cast<size_t>(i)] = static_cast<float>(std::sqrt(std::max(kept, 1e-3)));
+  }
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    float* const x = args.x.as<float>() + t * width;
+    const float* const delta = args.delta.as<float>() + t * width;
+    for (int64_t k = 0; k < width; ++k) {
+      const size_t at = keep.size() == 1 ? 0 : static_cast<size_t>(k);
+      x[k] = keep[at] * x[k] + add[at] * delta[k];
+    }
   }
 }
 

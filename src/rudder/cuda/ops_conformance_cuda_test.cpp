@@ -77,7 +77,9 @@ std::vector<Backend> sparse_backends() {
 TEST_P(OpsAttention, ManyPrompts) {
   constexpr int kPrompts = 96;
   constexpr int64_t kTokens = 42;
-  Layer layer = make_layer({.heads = 64, .kv_heads = 4, .head_dim = 64, .has_sinks = true}, 400);
+  // Of each sequence the last block is a part.
+  Layer layer = make_layer({.heads = 64, .kv_heads = 4, .head_dim = 64, .has_sinks = true},
+                           kPrompts * (kTokens + 16));
   std::vector<Sequence> sequences;
   sequences.reserve(kPrompts);
   for (int i = 0; i < kPrompts; ++i) sequences.push_back(make_sequence(layer, kTokens));
@@ -104,7 +106,7 @@ TEST_P(OpsAttention, FewRowsBehindALongContext) {
     constexpr int64_t kNanTokens = 970;
     shape.heads = 64;
     shape.kv_heads = 8;
-    Layer layer = make_layer(shape, 80);
+    Layer layer = make_layer(shape, kNanTokens);
     std::vector<Sequence> sequences;
     sequences.push_back(make_sequence(layer, kNanTokens));
     const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
@@ -116,7 +118,7 @@ TEST_P(OpsAttention, FewRowsBehindALongContext) {
     for (const int32_t gate_length : {0, 3, 5}) {
       AttentionShape shape{.heads = 8, .kv_heads = 1, .head_dim = head_dim};
       shape.gate_length = gate_length;
-      Layer layer = make_layer(shape, 80);
+      Layer layer = make_layer(shape, kContext + kTokens);
       std::vector<Sequence> sequences;
       sequences.push_back(make_sequence(layer, kContext + kTokens));
       run_step(layer, sequences, std::span(&kContext, 1));

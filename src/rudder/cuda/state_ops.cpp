@@ -58,7 +58,7 @@ ConvolveParams convolve_params(const ops::ConvolveArgs& args) {
 RecurParams recur_params(const ops::RecurArgs& args) {
   RUDDER_CHECK(args.qkv.dtype == DType::kBF16 && args.value_heads % args.key_heads == 0 &&
                    args.out.shape[1] == int64_t{args.value_heads} * args.value_dim &&
-                   args.key_dim <= kMostKeyDim,
+                   args.key_dim <= kMostKeyDim && args.limits.decay_floor == 0,
                "recur of {}", shapes({&args.qkv, &args.out}));
   RecurParams params;
   params.state = state_params(args.state, args.qkv.shape[0]);
@@ -79,8 +79,8 @@ RecurParams recur_params(const ops::RecurArgs& args) {
   params.value_dim = args.value_dim;
   params.gates.a_by_channel = args.a_by_channel;
   params.rule = args.rule;
-  params.step_low = args.step_low;
-  params.step_high = args.step_high;
+  params.step_low = args.limits.low;
+  params.step_high = args.limits.high;
   params.a_log = pointer<float>(args.a_log);
   params.step_bias = pointer<float>(args.step_bias);
   params.skip = pointer<float>(args.skip);
@@ -91,7 +91,7 @@ RecurParams recur_params(const ops::RecurArgs& args) {
 }  // namespace
 
 ops::StateLimits StateOps::state_limits() const {
-  return {.filter = kMostFilter, .key_dim = kMostKeyDim};
+  return {.filter = kMostFilter, .key_dim = kMostKeyDim, .decay_floor = false};
 }
 
 Result<void> StateOps::prepare(const ops::StepBounds& bounds) {

@@ -198,6 +198,46 @@ TEST(AnswerParser, Gemma) {
                R"(|Hm.|f({"a": "x"}))"}});
 }
 
+// Gemma writes keys without quotes, whatever they hold.
+TEST(AnswerParser, GemmasKeysAreAnyText) {
+  const ParserSetup setup = setup_of("gemma4");
+  const auto parsed = [&](std::string_view arguments) {
+    return parse_line(setup, "<|tool_call>call:f" + std::string(arguments) + "<tool_call|>");
+  };
+  EXPECT_EQ(
+      parsed("{o:{src/main.py:<|\"|>x, y: z<|\"|>,a b:-1,application/json:true,@id:[1]}}"),
+      R"(||f({"o": {"src/main.py": "x, y: z", "a b": -1, "application/json": true, "@id": [1]}}))");
+  EXPECT_EQ(parsed("{a b:1}"), R"(||f({"a b": 1}))");
+  EXPECT_EQ(parsed("{s:say hi, then go: now,n:1}"),
+            R"(||f({"s": "say hi, then go: now", "n": 1}))");
+  EXPECT_EQ(parsed("{s<|\"|>v: w<|\"|>,n:1}"), R"(||f({"s": "v: w", "n": 1}))")
+      << "without a colon";
+}
+
+// A colon of the value is none of the key: of a time, of an address, and where what is in front of
+// it is no argument of the tool but begins with one.
+TEST(AnswerParser, GemmasKeysMayLackTheirColon) {
+  const ParserSetup setup = setup_of("gemma4");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{time 10:30}", R"({"time": "10:30"})"},
+      {"{n:2,time 9:05:07,at:10:30}", R"({"n": 2, "time": "9:05:07", "at": "10:30"})"},
+      {"{from 9:00,to 17:30 sharp}", R"({"from": "9:00", "to": "17:30 sharp"})"},
+      {"{date 2024-01-01 10:30}", R"({"date": "2024-01-01 10:30"})"},
+      {"{o:{a b:2,t 9:05}}", R"({"o": {"a b": 2, "t": "9:05"}})"},
+      {"{url https://a.b/c,n:1}", R"({"url": "https://a.b/c", "n": 1})"},
+      {"{s say: it}", R"({"s": "say: it"})"},
+      {"{s say it}", R"({"s": "say it"})"},
+      {"{n 5,s C:\\x}", R"({"n": 5, "s": "C:\\x"})"},
+      {"{10:30}", R"({"10": 30})"},
+      {"{n:1,,s:a}", R"({"n": 1, "s": "a"})"},
+  };
+  for (const auto& [written, arguments] : cases) {
+    EXPECT_EQ(parse_line(setup, "<|tool_call>call:f" + written + "<tool_call|>"),
+              "||f(" + arguments + ")");
+  }
+  EXPECT_EQ(parse_line(setup, "<|tool_call>call:call:f{n:1}<tool_call|>"), R"(||f({"n": 1}))");
+}
+
 TEST(AnswerParser, OthersAreData) {
   expect_all(setup_of("phi4_mini_json"),
              {{R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>)",

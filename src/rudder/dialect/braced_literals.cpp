@@ -6,7 +6,8 @@
 #include "rudder/base/json.h"
 #include "rudder/dialect/json_scanner.h"
 
-namespace rudder::dialect::internal {
+namespace rudder::dialect {
+namespace internal {
 namespace {
 
 constexpr int kMaxBracedDepth = 64;  // of lists and objects in one another
@@ -58,9 +59,13 @@ std::string BracedParser::take_name(bool* is_marked) {
   }
   skip_blanks();
   const size_t length = name_length(text_);
-  std::string name(text_.substr(0, length));
+  tool_ = text_.substr(0, length);
   text_.remove_prefix(length);
-  return name;
+  if (*is_marked && tool_ == kCall && at(":")) {  // the mark once more
+    text_.remove_prefix(1);
+    return take_name(is_marked);
+  }
+  return tool_;
 }
 
 bool BracedParser::at_brace() {
@@ -87,9 +92,45 @@ std::string BracedParser::take_key() {
   return key;
 }
 
+// Bytes of a key that is no name, as paths of files are, in front of its colon:
+// nothing before that begins a value or another pair. 0: none stands there.
+size_t BracedParser::loose_key_length(std::string_view text) const {
+  constexpr size_t kLongest = 256;
+  const size_t end = text.substr(0, kLongest).find_first_of(":=,{}[]()\"'\n");
+  if (end == std::string_view::npos || text[end] != ':') return 0;
+  return text.substr(0, end).find(quote_) == std::string_view::npos ? end : 0;
+}
+
+// Of a key of `loose` bytes that begins with a name of `name` bytes and a
+// blank: whether its colon is one of the value, and that behind the name is
+// missing. So where the name is an argument of the tool and the whole is none,
+// and where the value is a time or an address.
+bool BracedParser::lacks_colon(size_t name, size_t loose) const {
+  if (name == 0 || name >= loose || !is_blank(text_[name])) return false;
+  if (depth_ == 0 && !sink_.may_have(tool_, trimmed(text_.substr(0, loose))) &&
+      sink_.may_have(tool_, text_.substr(0, name))) {
+    return true;
+  }
+  const auto is_digit = [&](size_t at) {
+    return std::isdigit(static_cast<unsigned char>(text_[at]));
+  };
+  const std::string_view behind = text_.substr(loose + 1);
+  const bool is_time = is_digit(loose - 1) != 0 && !behind.empty() && is_digit(loose + 1) != 0;
+  return is_time || behind.starts_with("//");
+}
+
+// A key as take_key() reads it, or one that is no name.
+std::string BracedParser::take_any_key() {
+  const size_t loose = begins_pair(text_) ? 0 : loose_key_length(text_);
+  if (loose == 0 || lacks_colon(name_length(text_), loose)) return take_key();
+  std::string key(text_.substr(0, loose));
+  text_.remove_prefix(loose);
+  return key;
+}
+
 // Whether a key and its colon stand at the beginning of `text`.
 bool BracedParser::begins_pair(std::string_view text) const {
-  BracedParser ahead(text, quote_, false);
+  BracedParser ahead(text, quote_, false, sink_);
   ahead.skip_blanks();
   if (ahead.take_key().empty()) return false;
   ahead.skip_blanks();
@@ -112,7 +153,7 @@ bool BracedParser::take_pairs(std::string* out) {
       text_.remove_prefix(1);
       continue;
     }
-    const std::string key = take_key();
+    const std::string key = take_any_key();
     if (key.empty()) {
       text_.remove_prefix(1);  // of no key: passed over
       continue;
@@ -177,12 +218,26 @@ bool BracedParser::take_string(std::string_view end, std::string* out) {
   return false;
 }
 
+// Whether the comma behind a value of `length` bytes without quotes ends it.
+// Behind what is no string a key may be any text.
+bool BracedParser::begins_pair_behind(size_t length) const {
+  constexpr size_t kLongestNumber = 32;
+  std::string_view rest = text_.substr(length + 1);
+  while (!rest.empty() && (is_blank(rest.front()) || rest.front() == ',')) rest.remove_prefix(1);
+  if (begins_pair(rest)) return true;
+  const size_t loose = loose_key_length(rest);
+  if (length > kLongestNumber || loose == 0) return false;
+  const BracedParser ahead(rest, quote_, false, sink_);
+  return parse_python_value(text_.substr(0, length)).has_value() ||
+         ahead.lacks_colon(name_length(rest), loose);
+}
+
 // A word, a number, or a string without quotes.
 void BracedParser::take_bare(std::string* out, bool in_list) {
   size_t length = 0;
   while (length < text_.size() && text_[length] != '}') {
     if (in_list && (text_[length] == ',' || text_[length] == ']')) break;
-    if (!in_list && text_[length] == ',' && begins_pair(text_.substr(length + 1))) break;
+    if (!in_list && text_[length] == ',' && begins_pair_behind(length)) break;
     const bool is_first_comma = text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
     if (is_first_comma && text_.find_first_not_of(" \n\r\t,}", length) == text_.npos) break;
     ++length;
@@ -225,4 +280,30 @@ bool BracedParser::take_value(std::string* out, bool in_list) {
   return !is_cut_ || !text_.empty();
 }
 
-}  // namespace rudder::dialect::internal
+}  // namespace internal
+
+std::vector<LooseCall> parse_braced_calls(std::string_view text, std::string_view quote,
+                                          bool is_cut, const CallSink& sink) {
+  internal::BracedParser parser(text, quote, is_cut, sink);
+  std::vector<LooseCall> calls;
+  while (!parser.at_end()) {
+    bool is_marked = false;
+    LooseCall call;
+    call.name = parser.take_name(&is_marked);
+    if (call.name.empty()) return {};
+    const bool has_brace = parser.at_brace();
+    const bool may_be = has_brace ? is_marked || sink.knows(call.name) : is_marked && !is_cut;
+    if (!may_be) return {};
+    if (!has_brace) {
+      call.arguments = "{}";
+      if (!parser.at_end()) return {};  // prose
+    } else if (!parser.take_arguments(&call.arguments)) {
+      calls.push_back(std::move(call));
+      break;
+    }
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+}  // namespace rudder::dialect

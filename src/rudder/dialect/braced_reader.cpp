@@ -1,5 +1,6 @@
-// Calls as Gemma writes them, each between its marks: kept until the end mark and sent as a whole.
-// The end mark inside a string is text of the string, if the string goes on behind it.
+// Calls as Gemma writes them, each between its marks: kept until the end mark
+// and sent as a whole. The end mark inside a string is text of the string, if
+// the string goes on behind it.
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,8 +44,7 @@ class BracedReader final : public CallReader {
 
 std::vector<LooseCall> BracedReader::calls_of(std::string_view source, bool is_cut,
                                               const CallSink& sink) const {
-  const auto knows = [&](std::string_view name) { return sink.knows(name); };
-  return parse_braced_calls(source, dialect_.quote, is_cut, knows);
+  return parse_braced_calls(source, dialect_.quote, is_cut, sink);
 }
 
 bool BracedReader::tell(std::string_view source, bool is_cut, CallSink& sink) const {
@@ -56,8 +56,8 @@ bool BracedReader::tell(std::string_view source, bool is_cut, CallSink& sink) co
   return !calls.empty();
 }
 
-// What was taken for a call whose string had no end is that call, if the string went on and nothing
-// came of it.
+// What was taken for a call whose string had no end is that call, if the string
+// went on and nothing came of it.
 bool BracedReader::tell_all(CallSink& sink) const {
   if (tell(source_, false, sink)) return true;
   if (taken_ > 0) tell_taken(taken_, sink);

@@ -217,7 +217,8 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
             "draft_model, eagle, eagle3, medusa or mtp), model (the folder of what "
             "guesses: a smaller model for draft_model, a head for eagle and eagle3, heads for "
-            "medusa, an assistant for mtp), "
+            "medusa, an assistant for mtp; without it mtp runs the MTP head of the model's own "
+            "checkpoint), "
             "num_speculative_tokens, speculative_token_tree (of a model or heads, as \"[(0,), "
             "(1,), (0, 0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
@@ -229,12 +230,12 @@ void SpeculativeSettings::declare(SettingsTable& table) {
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
       "prompt and output, ngram_gpu does so on the device without the host, suffix counts what "
       "followed them; a draft model, an EAGLE or "
-      "EAGLE-3 head, Medusa heads or (mtp) an assistant guess from --speculative-model. The text "
-      "is the same without.",
+      "EAGLE-3 head, Medusa heads or (mtp) an assistant guess from --speculative-model; without "
+      "one mtp takes the MTP head of the model's own checkpoint. The text is the same without.",
       {{"lookahead", std::string(kNoLookahead)}});
   table.add("speculative-model", &model,
             "The folder of what guesses: a smaller model for draft_model, a head for eagle and "
-            "eagle3, heads for medusa, an assistant for mtp.");
+            "eagle3, heads for medusa, an assistant for mtp (none: the model's own MTP head).");
   table.add("num-speculative-tokens", &num_tokens, 0, kMaxSpeculativeTokens,
             "Tokens guessed for a sequence in one step at most; fewer where they do not pay; 0 "
             "takes the method's default: 16 for ngram, the depth of the tree for suffix, 4 for a "
@@ -268,14 +269,15 @@ Result<Speculation> SpeculativeSettings::resolve() const {
     return fail(ErrorCode::kInvalidArgument, fmt::format("is missing: {}", kMethods),
                 "speculative-method");
   }
-  RUDDER_TRY(const Method of, read_method(asked.method));
+  RUDDER_TRY(Method of, read_method(asked.method));
+  if (of == Method::kAssistant && asked.model.empty()) of = Method::kMtp;
   RUDDER_TRY_VOID(check_pairs(asked, of));
   Speculation out;
   out.method = of;
   out.max_bytes = memory_mb << 20;
   out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultModelTokens);
   RUDDER_TRY_VOID(read_tree(asked, &out));
-  if (has_model(of)) {
+  if (has_model(of) || of == Method::kMtp) {
     out.model = asked.model;
     return out;
   }

@@ -24,9 +24,9 @@ inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
 using Method = step::DraftMethod;
 
-// Whether the executor guesses, from a folder of weights.
+// Whether the executor guesses, from a folder of weights other than the model's.
 inline bool has_model(Method method) {
-  return method >= Method::kDraftModel;
+  return method >= Method::kDraftModel && method != Method::kMtp;
 }
 
 // Those methods by their names.

@@ -228,7 +228,7 @@ struct Trial {
     }
     captures->add(spec);
     params.capture = spec->id;
-    params.capture_results = !stops;
+    params.capture_delivery.results = !stops;
     params.taps.captured = {{0, tap::kNoEnd}};
   }
 

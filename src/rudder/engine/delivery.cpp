@@ -44,7 +44,7 @@ Usage usage(const OpenRequest& request, const OpenChoice& choice) {
           .cached_tokens = choice.cached_tokens,
           .cached_host_tokens = choice.cached_host_tokens,
           .cached_disk_tokens = choice.cached_disk_tokens,
-          .completion_tokens = choice.output.num_tokens(),
+          .completion_tokens = output_tokens(request, choice),
           .accepted_prediction_tokens = choice.accepted_tokens,
           .rejected_prediction_tokens = choice.rejected_tokens};
 }

@@ -40,7 +40,8 @@ struct ReplicaParts {
 
 struct ReplicaState {
   EngineStats stats;
-  Result<void> health;  // as Engine::health, of this replica
+  Result<void> health;       // as Engine::health, of this replica
+  uint64_t num_crashes = 0;  // of processes that it was in (Engine::mends_itself)
 };
 
 class Engine {
@@ -96,6 +97,9 @@ class Engine {
   // Ok while a replica makes progress (heartbeat, young step). kInternal: all are dead, for good.
   virtual Result<void> health() const = 0;
   virtual std::vector<ReplicaState> replicas() const = 0;  // at least one
+  // Replicas are processes that are started again where they end: what fails health() for less than
+  // good needs no end of this process.
+  virtual bool mends_itself() const { return false; }
 
   // Refuses new requests, finishes what runs; true when idle before the timeout: then stats() count
   // every request.

@@ -283,10 +283,10 @@ void EngineCore::admit(Submission& submission) {
   request.num_open = params.n;
   request.num_sequences = params.n;
   request.prompt_tokens = prompt_tokens;
-  request.max_tokens = submission.request.max_len() - prompt_tokens;
+  request.max_tokens = params.counts_output ? submission.request.max_len() - prompt_tokens : 0;
   request.min_tokens = params.sampling.min_tokens;
   request.ignore_eos = params.ignore_eos;
-  request.tells_captures = params.capture_results;
+  request.tells_captures = params.capture_delivery.results;
   request.priority = params.priority;
   request.waiting_since = scheduler_.stats().steps;
   request.arrival_us = submission.arrival_us;

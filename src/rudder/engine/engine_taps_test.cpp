@@ -103,7 +103,7 @@ class EngineTapsTest : public ::testing::Test {
     captures_->add(spec);
     params.taps.captured = {{6, tap::kNoEnd}};
     params.capture = spec->id;
-    params.capture_results = false;
+    params.capture_delivery.results = false;
     return params;
   }
 
@@ -320,7 +320,7 @@ TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
 TEST_F(EngineTapsTest, NobodyWaitsForCapturesOfTheOperatorAlone) {
   start(2);
   RequestParams asked = capturing();
-  asked.capture_results = false;
+  asked.capture_delivery.results = false;
   const RequestId id = submit(asked);
   run();
   EXPECT_EQ(last_[id].finish, FinishReason::kLength);

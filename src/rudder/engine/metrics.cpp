@@ -12,7 +12,7 @@ double seconds(int64_t us) {
 int32_t most_tokens(const OpenRequest& request) {
   int32_t most = 0;
   for (const OpenChoice& choice : request.choices) {
-    most = std::max(most, choice.output.num_tokens());
+    most = std::max(most, output_tokens(request, choice));
   }
   return most;
 }
@@ -74,7 +74,7 @@ void EngineMetrics::note_first_planned(const OpenRequest& request, int64_t now_u
 
 void EngineMetrics::note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count,
                                 int64_t now_us) {
-  if (count == 0) return;
+  if (count == 0 || request.max_tokens == 0) return;
   live_.generation_tokens += count;
   size_t gaps = count;
   if (!choice.first_token_us) {
@@ -114,7 +114,7 @@ void EngineMetrics::note_finish(const OpenRequest& request, const OpenChoice& ch
       break;
   }
   live_.e2e_latency.observe(seconds(now_us - request.arrival_us));
-  const int32_t tokens = choice.output.num_tokens();
+  const int32_t tokens = output_tokens(request, choice);
   live_.request_generation_tokens.observe(tokens);
   if (request.num_sequences == 1)
     live_.request_most_generation_tokens.observe(most_tokens(request));

@@ -2,6 +2,7 @@
 // until the last event of its last choice. Owned by RequestTable; the engine thread's alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -46,7 +47,7 @@ struct OpenRequest {
   int32_t num_open = 0;       // choices that are open
   int32_t num_sequences = 0;  // sequences that have not ended
   int32_t prompt_tokens = 0;
-  int32_t max_tokens = 0;  // of output
+  int32_t max_tokens = 0;  // of output; 0: what is sampled is none
   int32_t min_tokens = 0;  // before which no row ends a choice
   bool ignore_eos = false;
   bool tells_captures = false;  // the last event of a choice waits for the results of its captures
@@ -60,5 +61,10 @@ struct OpenRequest {
   uint64_t seed = 0;
   std::optional<sched::TapLease> lease;  // while sequences with taps run
 };
+
+// Of the choice, as usage and metrics have them.
+inline int32_t output_tokens(const OpenRequest& request, const OpenChoice& choice) {
+  return std::min(request.max_tokens, choice.output.num_tokens());
+}
 
 }  // namespace rudder::engine

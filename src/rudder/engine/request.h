@@ -39,6 +39,7 @@ struct RequestParams {
   std::optional<uint64_t> seed;   // absent: drawn from the engine's entropy
   bool ignore_eos = false;
   std::optional<int32_t> max_tokens;  // absent: up to max_seq_len
+  bool counts_output = true;          // false: what is sampled is no output, in usage and metrics
   std::vector<std::string> stop;      // stop strings
   bool include_stop = false;          // keep the stop string in the text
   // How the answer's thoughts can be told, in which no stop string is looked for; none: it is all
@@ -67,10 +68,10 @@ struct RequestParams {
   struct {
     bool events = false;  // of consumers are sent while the request runs
     bool wait = true;     // for consumers that are not done when a choice ends
+    // The last event of a choice waits for the results of its captures and carries them. False when
+    // only the operator captures.
+    bool results = true;
   } capture_delivery;
-  // The last event of a choice waits for the results of its captures and carries them. False when
-  // only the operator captures.
-  bool capture_results = true;
   // Null: the model as it is.
   std::shared_ptr<const lora::NamedAdapter> adapter;
 };

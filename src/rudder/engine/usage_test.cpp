@@ -59,13 +59,15 @@ class UsageTest : public ::testing::Test {
 
 // Of every way in which a request can end.
 TEST_F(UsageTest, CountersAreTheSumsOfWhatUsageSays) {
-  std::vector<RequestParams> asked(6, asking_for(4));
+  std::vector<RequestParams> asked(7, asking_for(4));
   asked[1].n = 3;
   asked[2].stop = {"bc"};
   asked[3].max_tokens = 9;  // to the end of the script
   asked[4].max_tokens = 60;
   asked[4].ignore_eos = true;
   asked[5].max_tokens = 1;
+  asked[6].max_tokens = 1;
+  asked[6].counts_output = false;
   std::vector<RequestId> ids;
   for (const RequestParams& one : asked) ids.push_back(submit(one));
   for (int turn = 0; turn < 5; ++turn) core_->step();

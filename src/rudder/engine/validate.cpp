@@ -97,7 +97,7 @@ Result<void> check_sampling(const step::SamplingParams& sampling, const RequestL
     }
   }
   RUDDER_TRY_VOID(check_int("top_k", sampling.top_k, 0, INT32_MAX));
-  RUDDER_TRY_VOID(check_int("min_tokens", sampling.min_tokens, 0, limits.max_seq_len));
+  RUDDER_TRY_VOID(check_int("min_tokens", sampling.min_tokens, 0, INT32_MAX));
   const int32_t max_logprobs = std::min(limits.max_logprobs, limits.vocab_size);
   RUDDER_TRY_VOID(check_int("logprobs", sampling.num_logprobs, -1, max_logprobs));
   RUDDER_TRY_VOID(check_int("prompt_logprobs", sampling.num_prompt_logprobs, -1, max_logprobs));

@@ -9,6 +9,7 @@
 #include "rudder/exec/look_up_proposer.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/model_proposer.h"
+#include "rudder/exec/mtp_proposer.h"
 
 namespace rudder::exec {
 namespace {
@@ -24,7 +25,8 @@ constexpr Reader kReaders[] = {{step::DraftMethod::kDraftModel, ModelProposer::r
                                {step::DraftMethod::kEagle, HeadProposer::read},
                                {step::DraftMethod::kEagle3, HeadProposer::read},
                                {step::DraftMethod::kMedusa, MedusaProposer::read},
-                               {step::DraftMethod::kAssistant, AssistantProposer::read}};
+                               {step::DraftMethod::kAssistant, AssistantProposer::read},
+                               {step::DraftMethod::kMtp, MtpProposer::read}};
 
 }  // namespace
 

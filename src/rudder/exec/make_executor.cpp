@@ -13,10 +13,10 @@
 #include "rudder/exec/adapter_table.h"
 #include "rudder/exec/check_trees.h"
 #include "rudder/exec/device_executor.h"
-#include "rudder/exec/divide_experts.h"
 #include "rudder/exec/draft_sources.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
+#include "rudder/exec/read_model.h"
 #include "rudder/exec/stage_link.h"
 #include "rudder/exec/tier_caps.h"
 #include "rudder/model/loader.h"
@@ -75,9 +75,8 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
-// The drafts that an executor takes: those that the settings ask for, in the way that `source`
-// guesses (null: nothing guesses on the device). `may_take_trees`: the device's steps can verify
-// trees.
+// The drafts that an executor takes: as many as the settings ask for, as `source` guesses (null:
+// nothing guesses on the device). `may_take_trees`: the device's steps can verify trees.
 step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
                            bool may_take_trees) {
   step::DraftCaps caps = {.max_draft = limits.max_draft, .guesses = source != nullptr};
@@ -427,8 +426,7 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
                                   const StepLimits& limits) {
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(const model::ModelSpec spec,
-             read_divided_spec(checkpoint, settings, *devices.front()));
+  RUDDER_TRY(const model::ModelSpec spec, read_model(checkpoint, settings, *devices.front()));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
   return budget_all(
@@ -440,7 +438,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
                                  const LoadProgress& progress) {
   LoadedModels models;
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(models.spec, read_divided_spec(checkpoint, settings, *devices.front()));
+  RUDDER_TRY(models.spec, read_model(checkpoint, settings, *devices.front()));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),

@@ -369,6 +369,10 @@ std::string MemoryBudget::to_table() const {
     table += fmt::format("of each of {} ranks; the first needs most\n", num_ranks);
   }
   table += line("weights", weights.bytes, weights.formats);
+  if (weights.host_bytes > 0) {
+    table += line("host memory", weights.host_bytes,
+                  "embeddings by layer, of which the device reads rows there");
+  }
   table += line("workspace", workspace_bytes,
                 fmt::format("steps of {} tokens, {}", max_num_batched_tokens,
                             tensor::dtype_name(dtypes.act)));

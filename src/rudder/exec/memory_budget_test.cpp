@@ -48,7 +48,8 @@ TEST(MemoryBudget, EveryPartIsCounted) {
             3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
   EXPECT_EQ(budget->weights.bytes, model::weight_budget(spec, {}, model::all_as({}))->bytes);
   MemoryAsk quantised = tiny_ask();
-  quantised.weights = {budget->weights.bytes / 2, "F8_E4M3"};
+  quantised.weights.bytes = budget->weights.bytes / 2;
+  quantised.weights.formats = "F8_E4M3";
   EXPECT_EQ(plan_memory(spec, dtypes, quantised)->weights.bytes, quantised.weights.bytes);
   EXPECT_EQ(budget->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 64, 512}, tensor::DType::kF32));

@@ -2,6 +2,22 @@
 
 namespace rudder::exec {
 
+namespace {
+
+void declare_tiers(SettingsTable& table, ExecSettings::Tiers& tiers) {
+  constexpr double kMostGib = 1 << 20;
+  table.add("kv-host-gib", &tiers.host_gib, 0.0, kMostGib,
+            "Host memory, in GiB, for cached prefixes that the KV cache has no room for; 0: none. "
+            "On a CPU (docs/tiers.md).");
+  table.add("kv-offloading-size", &tiers.host_gib, 0.0, kMostGib, "vLLM's name of --kv-host-gib.");
+  table.add("kv-disk-dir", &tiers.disk_dir,
+            "Folder of files for cached prefixes behind --kv-host-gib; they are found again after "
+            "a restart with the same model. One process at a time has it.");
+  table.add("kv-disk-gib", &tiers.disk_gib, 0.0, kMostGib, "Bytes of --kv-disk-dir, in GiB.");
+}
+
+}  // namespace
+
 void ExecSettings::declare(SettingsTable& table) {
   table.section("exec");
   table.add_choice(
@@ -49,6 +65,10 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.0, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
             "KV cache may take together; 0 takes 0.9 of a GPU's, 0.5 of RAM.");
+  table.add_choice("layer-embeddings", &quantization.layer_embeddings, {"device", "host"},
+                   "Where the table of embeddings by layer lies, which some models have (Gemma 4 "
+                   "E2B and E4B): on the device, or in memory of the host, from which the device "
+                   "reads the rows of a step's tokens.");
   table.add("state-memory-fraction", &states.memory_fraction, 0.0, 1.0,
             "Share of the KV cache's memory that states of sequences and their checkpoints take, "
             "where layers of the model keep such (recurrent ones); others have none.");
@@ -57,15 +77,7 @@ void ExecSettings::declare(SettingsTable& table) {
       "KV-cache blocks of a sequence from one checkpoint of its state to the next, from which "
       "others with the same prefix go on; 0: as many as take the bytes of one. At ends of prompts "
       "and turns there are some anyway.");
-  constexpr double kMostGib = 1 << 20;
-  table.add("kv-host-gib", &tiers.host_gib, 0.0, kMostGib,
-            "Host memory, in GiB, for cached prefixes that the KV cache has no room for; 0: none. "
-            "On a CPU (docs/tiers.md).");
-  table.add("kv-offloading-size", &tiers.host_gib, 0.0, kMostGib, "vLLM's name of --kv-host-gib.");
-  table.add("kv-disk-dir", &tiers.disk_dir,
-            "Folder of files for cached prefixes behind --kv-host-gib; they are found again after "
-            "a restart with the same model. One process at a time has it.");
-  table.add("kv-disk-gib", &tiers.disk_gib, 0.0, kMostGib, "Bytes of --kv-disk-dir, in GiB.");
+  declare_tiers(table, tiers);
   table.add("cublaslt-path", &cublaslt_path,
             "cuBLASLt's library or its folder; empty looks where the CUDA toolkit and NVIDIA's "
             "Python packages put it.");

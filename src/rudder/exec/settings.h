@@ -12,10 +12,11 @@
 
 namespace rudder::exec {
 
-// What wide weights become while they are loaded.
+// What wide weights become while they are loaded, and where they lie.
 struct QuantizationSettings {
   std::string products = "none";  // of the layers
   std::string head = "auto";
+  std::string layer_embeddings = "device";  // or "host"
 };
 
 struct ExecSettings {

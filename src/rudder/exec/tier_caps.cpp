@@ -17,7 +17,8 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 Result<void> tiers_unsupported(const std::string& device) {
   return fail(ErrorCode::kUnsupported,
-              fmt::format("{} copies no records of cached prefixes; the CPU does", device), "kv-host-gib");
+              fmt::format("{} copies no records of cached prefixes; the CPU does", device),
+              "kv-host-gib");
 }
 
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,

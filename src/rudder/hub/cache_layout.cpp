@@ -48,6 +48,10 @@ std::string CachedRepository::blob_lock(std::string_view digest) const {
   return fmt::format("{}/{}.lock", locks(), digest);
 }
 
+std::string CachedRepository::own_folder() const {
+  return folder() + "/.rudder";
+}
+
 std::string CachedRepository::own_lock() const {
   return fmt::format("{}/rudder.lock", locks());
 }
@@ -69,7 +73,9 @@ Result<void> CachedRepository::write_ref(const std::string& revision,
   const fs::path path = fmt::format("{}/refs/{}", folder(), revision);
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  const std::string written = fmt::format("{}.{}.tmp", path.string(), getpid());
+  // Not beside it, where other tools take whatever they find for a revision.
+  fs::create_directories(own_folder(), error);
+  const std::string written = fmt::format("{}/ref.{}.tmp", own_folder(), getpid());
   {
     std::ofstream file(written, std::ios::binary | std::ios::trunc);
     file << commit;
@@ -77,8 +83,10 @@ Result<void> CachedRepository::write_ref(const std::string& revision,
     if (!file) return fail(ErrorCode::kIo, "cannot write it", written);
   }
   fs::rename(written, path, error);
-  if (error) return fail(ErrorCode::kIo, error.message(), path.string());
-  return {};
+  if (!error) return {};
+  std::error_code ignored;
+  fs::remove(written, ignored);
+  return fail(ErrorCode::kIo, error.message(), path.string());
 }
 
 std::optional<std::string> repository_of_folder(std::string_view folder_name) {

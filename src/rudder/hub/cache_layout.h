@@ -25,6 +25,8 @@ class CachedRepository {
   std::string snapshot(std::string_view commit) const;
   std::string locks() const;
   std::string blob_lock(std::string_view digest) const;
+  // What Rudder alone writes and reads: lists of what it fetched.
+  std::string own_folder() const;
   // Held while Rudder writes here, and while it removes.
   std::string own_lock() const;
 

@@ -76,7 +76,9 @@ CachedModel scan_model(const CachedRepository& cached) {
     if (!is_commit(commit)) continue;
     CachedSnapshot snapshot{.commit = commit, .bytes = bytes_of_snapshot(entry.path())};
     if (const auto at = refs.find(commit); at != refs.end()) snapshot.refs = at->second;
-    snapshot.missing = missing_of_snapshot(cached, commit).value_or("");
+    if (!has_gguf_alone(cached, commit)) {
+      snapshot.missing = missing_of_snapshot(cached, commit).value_or("");
+    }
     model.snapshots.push_back(std::move(snapshot));
   }
   return model;

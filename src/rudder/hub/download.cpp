@@ -289,8 +289,14 @@ class Downloader {
       return Failure{describe_transfer(answer.error(), hub_), passes, std::nullopt};
     }
     if (!answer->head.is_success()) {
-      return Failure{describe_refusal(*answer, {repository_, "", file.blob.file.path}, hub_),
-                     is_passing(answer->head.status), wait_us_of(answer->head)};
+      const auto is_hub = is_same_origin(answer->head.url, hub_.endpoint);
+      const bool has_expired = is_hub && !*is_hub && answer->head.status == 403;
+      return Failure{
+          has_expired
+              ? Error{ErrorCode::kUnavailable,
+                      fmt::format("the hub's storage refuses {} (403)", file.blob.file.path), "hub"}
+              : describe_refusal(*answer, {repository_, "", file.blob.file.path}, hub_),
+          has_expired || is_passing(answer->head.status), wait_us_of(answer->head)};
     }
     if (is_too_long) {
       return Failure{{ErrorCode::kCorruptFile,

@@ -114,18 +114,33 @@ std::string gguf_names(const std::vector<RemoteFile>& listing) {
   return out.empty() ? "none" : out;
 }
 
+// How well a quantisation names a file, best first.
+enum class QuantMatch : uint8_t { kEnding, kEndingInOtherCase, kFolder, kNone };
+
 // "Demo-Q4_K_M" ends with q4_k_m, and "Demo-IQ4_K_M" does not.
-bool ends_with_quant(std::string_view name, std::string_view quant) {
-  const std::string_view base = name.substr(name.rfind('/') + 1);
-  if (base.size() < quant.size()) return false;
-  const std::string_view ending = base.substr(base.size() - quant.size());
+QuantMatch match_ending(std::string_view text, std::string_view quant) {
+  if (text.size() < quant.size()) return QuantMatch::kNone;
+  const std::string_view ending = text.substr(text.size() - quant.size());
   const bool is_same = std::equal(ending.begin(), ending.end(), quant.begin(), [](char a, char b) {
     return std::tolower(static_cast<unsigned char>(a)) ==
            std::tolower(static_cast<unsigned char>(b));
   });
-  if (!is_same || base.size() == quant.size()) return is_same;
-  return std::string_view("-._").find(base[base.size() - quant.size() - 1]) !=
-         std::string_view::npos;
+  const bool is_part =
+      text.size() == quant.size() ||
+      std::string_view("-._").find(text[text.size() - quant.size() - 1]) != std::string_view::npos;
+  if (!is_same || !is_part) return QuantMatch::kNone;
+  return ending == quant ? QuantMatch::kEnding : QuantMatch::kEndingInOtherCase;
+}
+
+// Of "Q4_K_M/Demo" the folder says it.
+QuantMatch match_quant(std::string_view name, std::string_view quant) {
+  const size_t slash = name.rfind('/');
+  if (slash == std::string_view::npos) return match_ending(name, quant);
+  const QuantMatch of_file = match_ending(name.substr(slash + 1), quant);
+  if (of_file != QuantMatch::kNone) return of_file;
+  const std::string_view folders = name.substr(0, slash);
+  const QuantMatch of_folder = match_ending(folders.substr(folders.rfind('/') + 1), quant);
+  return of_folder == QuantMatch::kNone ? QuantMatch::kNone : QuantMatch::kFolder;
 }
 
 tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
@@ -149,21 +164,34 @@ tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
 
 Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
                                             std::string_view quant, const std::string& repository) {
-  std::map<std::string, std::map<int, RemoteFile>> found;  // parts by the whole name
-  int parts = 0;
+  // By the whole name and the number of its parts; some have the same file whole and in parts.
+  std::map<std::pair<std::string, int>, std::map<int, RemoteFile>> found;
+  QuantMatch best = QuantMatch::kNone;
   for (const RemoteFile& file : listing) {
     const auto name = gguf_name(file.path);
-    if (!name || !ends_with_quant(name->whole, quant)) continue;
-    found[name->whole].emplace(name->part, file);
-    parts = name->parts;
+    const QuantMatch match = name ? match_quant(name->whole, quant) : QuantMatch::kNone;
+    if (match == QuantMatch::kNone || match > best) continue;
+    if (match < best) found.clear();
+    best = match;
+    found[{name->whole, name->parts}].emplace(name->part, file);
   }
-  if (found.size() != 1) {
+  const auto is_complete = [](const auto& of) {
+    return static_cast<int>(of.second.size()) == of.first.second;
+  };
+  // Of one name, what is complete in the fewest parts.
+  std::map<std::string, const decltype(found)::value_type*> by_name;
+  for (const auto& of : found) {
+    const auto*& taken = by_name[of.first.first];
+    if (taken == nullptr || (!is_complete(*taken) && is_complete(of))) taken = &of;
+  }
+  if (by_name.size() != 1) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("{} has {} GGUF file whose name ends with '{}'; it has {}", repository,
                             found.empty() ? "no" : "more than one", quant, gguf_names(listing)),
                 "model");
   }
-  const auto& [whole, files] = *found.begin();
+  const auto& [name, files] = *by_name.begin()->second;
+  const auto& [whole, parts] = name;
   if (static_cast<int>(files.size()) != parts) {
     return fail(
         ErrorCode::kNotFound,

@@ -25,8 +25,9 @@ Result<std::vector<RemoteFile>> select_weights(const std::vector<RemoteFile>& li
                                                const std::string& repository);
 
 // The GGUF file that ends with the name of a quantisation, in any case of letters ("q4_k_m" of
-// Demo-Q4_K_M.gguf or of Q4_K_M/Demo-Q4_K_M-00001-of-00002.gguf); of a split one all parts in turn.
-// kNotFound names the files that there are.
+// Demo-Q4_K_M.gguf or of Q4_K_M/Demo-Q4_K_M-00001-of-00002.gguf), or whose folder does where no
+// file is called so; of a split one all parts in turn. One with the very letters goes before
+// others. kNotFound names the files that there are.
 Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
                                             std::string_view quant, const std::string& repository);
 

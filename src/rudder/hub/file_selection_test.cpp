@@ -136,5 +136,28 @@ TEST(FileSelection, AGgufFileByItsQuantisation) {
   EXPECT_NE(chosen("Q5_K_M")[0].find("Demo-IQ4_XS"), std::string::npos) << "what there is";
 }
 
+TEST(FileSelection, OfSeveralGgufFilesTheOneThatIsMeant) {
+  const auto chosen = [](const Paths& listed, std::string_view quant) {
+    const auto files = select_gguf(listing_of(listed), quant, "o/n");
+    return files ? paths_of(*files) : Paths{files.error().message};
+  };
+  const Paths twice = {"x-Q8_0-00001-of-00002.gguf", "x-Q8_0-00002-of-00002.gguf", "x-Q8_0.gguf"};
+  EXPECT_EQ(chosen(twice, "q8_0"), (Paths{"x-Q8_0.gguf"})) << "whole and in parts";
+  EXPECT_EQ(chosen({"x-Q8_0-00001-of-00002.gguf", "x-Q8_0-00001-of-00003.gguf",
+                    "x-Q8_0-00002-of-00002.gguf", "x-Q8_0-00003-of-00003.gguf"},
+                   "Q8_0"),
+            (Paths{"x-Q8_0-00001-of-00002.gguf", "x-Q8_0-00002-of-00002.gguf"}))
+      << "the other one lacks a part";
+  EXPECT_EQ(chosen({"X-Q8_0.gguf", "x-q8_0.gguf"}, "q8_0"), (Paths{"x-q8_0.gguf"}));
+  EXPECT_EQ(chosen({"X-Q8_0.gguf", "x-q8_0.gguf"}, "Q8_0"), (Paths{"X-Q8_0.gguf"}));
+  EXPECT_NE(chosen({"X-Q8_0.gguf", "x-q8_0.gguf"}, "Q8_0.")[0].find("no GGUF"), std::string::npos);
+  EXPECT_EQ(chosen({"BF16/x.gguf", "Q8_0/x.gguf"}, "bf16"), (Paths{"BF16/x.gguf"}))
+      << "the folder says it";
+  EXPECT_EQ(chosen({"Q8_0/mtp.gguf", "x-Q8_0.gguf"}, "Q8_0"), (Paths{"x-Q8_0.gguf"}))
+      << "a file's own name goes before its folder's";
+  EXPECT_NE(chosen({"Q8_0/a.gguf", "Q8_0/b.gguf"}, "Q8_0")[0].find("more than one"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace rudder::hub

@@ -4,12 +4,35 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ctime>
 
 namespace rudder::hub {
 namespace {
 
 constexpr int64_t kSecondUs = 1'000'000;
 constexpr int64_t kMaxWaitS = 24 * 3600;
+
+// A whole number; one that no number holds is the largest.
+std::optional<int64_t> seconds_in_front(std::string_view text) {
+  int64_t seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (end == text.data() || seconds < 0 || text.starts_with('-')) return std::nullopt;
+  return error == std::errc::result_out_of_range ? kMaxWaitS : seconds;
+}
+
+// A date of HTTP, as of RFC 9110 5.6.7: "Sun, 06 Nov 1994 08:49:37 GMT".
+std::optional<int64_t> seconds_until(std::string_view date, int64_t now_s) {
+  std::tm parts = {};
+  const std::string text(date);
+  const char* const end = strptime(text.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  if (end == nullptr || *end != '\0') return std::nullopt;
+  return std::max<int64_t>(timegm(&parts) - now_s, 0);
+}
+
+std::optional<int64_t> wait_of_seconds(std::optional<int64_t> seconds) {
+  if (!seconds) return std::nullopt;
+  return std::min(*seconds, kMaxWaitS) * kSecondUs;
+}
 
 // What the hub itself says, as far as it may stand in a terminal.
 std::string said(const HttpAnswer& answer) {
@@ -109,18 +132,19 @@ Error describe_refusal(const HttpAnswer& answer, const AskedFor& asked,
           "hub"};
 }
 
-std::optional<int64_t> wait_us_of(const HttpHead& head) {
-  const auto number = [](std::string_view text) -> std::optional<int64_t> {
-    int64_t seconds = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    if (error != std::errc() || end == text.data() || seconds < 0) return std::nullopt;
-    return std::min(seconds, kMaxWaitS) * kSecondUs;
-  };
-  if (const std::string_view text = head.field("retry-after"); !text.empty()) return number(text);
+std::optional<int64_t> wait_us_of(const HttpHead& head, int64_t now_s) {
+  if (const std::string_view text = head.field("retry-after"); !text.empty()) {
+    const std::optional<int64_t> seconds = seconds_in_front(text);
+    return wait_of_seconds(seconds ? seconds : seconds_until(text, now_s));
+  }
   // "api";r=0;t=55: nothing is left for so many seconds.
-  const std::string_view limit = head.field("ratelimit");
-  const size_t at = limit.find(";t=");
-  if (head.status == 429 && at != std::string_view::npos) return number(limit.substr(at + 3));
+  if (head.status != 429) return std::nullopt;
+  std::string_view limit = head.field("ratelimit");
+  while (!limit.empty()) {
+    limit.remove_prefix(std::min(limit.find(';'), limit.size() - 1) + 1);
+    while (limit.starts_with(' ')) limit.remove_prefix(1);
+    if (limit.starts_with("t=")) return wait_of_seconds(seconds_in_front(limit.substr(2)));
+  }
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 
@@ -25,9 +26,9 @@ bool is_passing(int status);
 Error describe_refusal(const HttpAnswer& answer, const AskedFor& asked,
                        const HubSettings& settings);
 
-// How long the hub asks to wait (Retry-After in seconds, or a rate limit's reset), as far as a
-// person would wait; nullopt: it does not say.
-std::optional<int64_t> wait_us_of(const HttpHead& head);
+// How long the hub asks to wait (Retry-After in seconds or as a date, or a rate limit's reset), a
+// day at most; nullopt: it does not say. `now_s`: seconds since 1970.
+std::optional<int64_t> wait_us_of(const HttpHead& head, int64_t now_s = std::time(nullptr));
 
 // Before the try after `failures` in a row (from 1 on), where nobody says how long.
 int64_t backoff_us(int failures);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -49,9 +50,24 @@ bool is_variable_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-// ~ at the beginning, $NAME and ${NAME}; an unknown name stays as it is written.
+// Of a user of this machine; empty: there is none of that name.
+std::string home_of(const std::string& user) {
+  std::array<char, 4096> buffer = {};
+  passwd entry = {};
+  passwd* found = nullptr;
+  const bool is_known =
+      getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found) == 0 &&
+      found != nullptr;
+  return is_known ? found->pw_dir : "";
+}
+
+// ~ and ~user at the beginning, $NAME and ${NAME}; an unknown name stays as it is written.
 std::string expand(std::string path, const Environment& environment) {
-  if (path == "~" || path.starts_with("~/")) path = home_folder(environment) + path.substr(1);
+  if (path.starts_with('~')) {
+    const size_t end = std::min(path.find('/'), path.size());
+    std::string home = end == 1 ? home_folder(environment) : home_of(path.substr(1, end - 1));
+    if (!home.empty()) path.replace(0, end, home);
+  }
   std::string out;
   for (size_t i = 0; i < path.size();) {
     const bool braced = path.compare(i, 2, "${") == 0;
@@ -99,6 +115,19 @@ Result<std::string> read_endpoint(const Environment& environment) {
   return endpoint;
 }
 
+// Empty: there is no such file.
+Result<std::string> read_token_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxTokenBytes, '\0');
+  file.read(text.data(), kMaxTokenBytes);
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  std::error_code ignored;
+  if ((!file.is_open() || file.bad()) && std::filesystem::exists(path, ignored)) {
+    return fail(ErrorCode::kIo, "the token's file cannot be read", path);
+  }
+  return without_line_ends(text);
+}
+
 Result<void> read_token(const Environment& environment, const std::string& home,
                         HubSettings& settings) {
   if (is_true(environment("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) return {};
@@ -110,11 +139,7 @@ Result<void> read_token(const Environment& environment, const std::string& home,
   if (settings.token.empty()) {
     const std::string written = environment("HF_TOKEN_PATH");
     settings.token_source = written.empty() ? home + "/token" : expand(written, environment);
-    std::ifstream file(settings.token_source, std::ios::binary);
-    std::string text(kMaxTokenBytes, '\0');
-    file.read(text.data(), kMaxTokenBytes);
-    text.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-    settings.token = without_line_ends(text);
+    RUDDER_TRY(settings.token, read_token_file(settings.token_source));
   }
   const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
   if (std::all_of(settings.token.begin(), settings.token.end(), printable)) return {};

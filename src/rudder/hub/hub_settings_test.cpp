@@ -1,6 +1,8 @@
 #include "rudder/hub/hub_settings.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -35,6 +37,24 @@ TEST(HubSettings, FoldersComeFromTheNearestVariable) {
   EXPECT_EQ(settings_of({{"HOME", "/u"}, {"HF_HUB_CACHE", "~/c"}})->cache, "/u/c");
   EXPECT_EQ(settings_of({{"BIG", "/d"}, {"HF_HUB_CACHE", "$BIG/c/${BIG}x/$NONE"}})->cache,
             "/d/c//dx/$NONE");
+}
+
+TEST(HubSettings, FoldersOfOtherUsersAreTheirs) {
+  const passwd* const root = getpwuid(0);
+  if (root == nullptr) GTEST_SKIP() << "no user is known here";
+  EXPECT_EQ(settings_of({{"HF_HOME", fmt::format("~{}/x", root->pw_name)}, {"HOME", "/h"}})->cache,
+            fmt::format("{}/x/hub", root->pw_dir));
+  EXPECT_EQ(settings_of({{"HF_HUB_CACHE", "~nobody-is-called-so/x"}})->cache,
+            "~nobody-is-called-so/x");
+}
+
+TEST(HubSettings, ATokenFileThatCannotBeReadIsTold) {
+  const std::string folder = testing::TempDir();
+  const auto settings = settings_of({{"HF_TOKEN_PATH", folder}});
+  ASSERT_FALSE(settings.has_value());
+  EXPECT_EQ(settings.error().where, folder);
+  EXPECT_EQ(settings_of({{"HF_TOKEN_PATH", folder + "/none"}})->token, "");
+  EXPECT_TRUE(settings_of({{"HF_TOKEN_PATH", folder}, {"HF_TOKEN", "hf_x"}}).has_value());
 }
 
 TEST(HubSettings, OfflineHasTheHubsWords) {

@@ -95,6 +95,9 @@ Result<RepositoryState> parse_repository(std::string_view text) {
   RepositoryState state{.id = std::string(text_of(top, "id")),
                         .commit = std::string(text_of(top, "sha"))};
   if (state.id.empty()) state.id = text_of(top, "modelId");
+  // It is for people: what is no name tells nothing.
+  const auto name = parse_model_name(state.id);
+  if (!name || !name->quant.empty()) state.id.clear();
   if (!is_commit(state.commit)) return bad_listing("the hub's answer names no commit ('sha')");
   return state;
 }

@@ -29,8 +29,10 @@ namespace {
 
 constexpr int64_t kSpareBytes = int64_t{64} << 20;  // that a disk keeps
 
-double gibibytes(int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
+std::string size_text(int64_t bytes) {
+  const bool is_large = bytes >= int64_t{1} << 30;
+  return fmt::format("{:.1f} {}iB", static_cast<double>(bytes) / (1 << (is_large ? 30 : 20)),
+                     is_large ? 'G' : 'M');
 }
 
 // Bytes free below `folder`; nullopt where the file system does not say.
@@ -43,6 +45,18 @@ std::optional<int64_t> free_bytes(const std::string& folder) {
 bool has_blob(const std::string& path, int64_t size) {
   struct stat status = {};
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == size;
+}
+
+// A line of what a pull wrote down: a file's size and path.
+struct ListedFile {
+  int64_t size = 0;
+  std::string path;
+};
+
+std::istream& operator>>(std::istream& in, ListedFile& file) {
+  in >> file.size;
+  if (in.get() != ' ') in.setstate(std::ios::failbit);
+  return std::getline(in, file.path);
 }
 
 // Backup programs leave out a folder with this file.
@@ -93,10 +107,8 @@ class Puller {
   Result<Pulled> done(const std::string& commit) const {
     std::string path = cached_.snapshot(commit);
     if (!quant_.empty()) {
-      std::string first;
-      std::ifstream list(list_path(commit));
-      std::getline(list, first);
-      path += "/" + first;
+      path += "/" + first_of_list(commit).value_or(
+                        cached_gguf(cached_, commit, quant_).value_or(std::string()));
     }
     return Pulled{.path = std::move(path),
                   .repository = cached_.name(),
@@ -118,24 +130,33 @@ class Puller {
   // What a server needs of a snapshot and it lacks; empty: nothing.
   std::string missing_of(const std::string& commit) const {
     if (quant_.empty()) return missing_of_snapshot(cached_, commit).value_or("");
-    return is_whole(commit) ? "" : quant_;
+    return is_whole(commit) || cached_gguf(cached_, commit, quant_) ? "" : quant_;
   }
 
   // What a pull wrote down when it was through: other tools leave snapshots with single files.
   std::string list_path(const std::string& commit) const {
-    return fmt::format("{}/.rudder/{}{}{}", cached_.folder(), commit, quant_.empty() ? "" : "-",
+    return fmt::format("{}/{}{}{}", cached_.own_folder(), commit, quant_.empty() ? "" : "-",
                        quant_);
+  }
+
+  std::optional<std::string> first_of_list(const std::string& commit) const {
+    std::ifstream list(list_path(commit));
+    ListedFile first;
+    if (!(list >> first)) return std::nullopt;
+    return first.path;
   }
 
   bool is_whole(const std::string& commit) const {
     std::ifstream list(list_path(commit));
     size_t count = 0;
-    std::error_code ignored;
-    for (std::string path; std::getline(list, path); ++count) {
-      if (!is_safe_path(path)) return false;
-      if (!fs::is_regular_file(fs::path(cached_.snapshot(commit)) / path, ignored)) return false;
+    for (ListedFile file; list >> file; ++count) {
+      if (!is_safe_path(file.path)) return false;
+      // A blob that a crash of the machine cut is fetched again.
+      if (!has_blob(fmt::format("{}/{}", cached_.snapshot(commit), file.path), file.size)) {
+        return false;
+      }
     }
-    return count > 0;
+    return count > 0 && list.eof();
   }
 
   Result<void> write_list(const std::string& commit, const std::vector<RemoteFile>& files) const {
@@ -145,7 +166,7 @@ class Puller {
     const std::string written = path.string() + ".tmp";
     {
       std::ofstream list(written, std::ios::trunc);
-      for (const RemoteFile& file : files) list << file.path << '\n';
+      for (const RemoteFile& file : files) list << file.size << ' ' << file.path << '\n';
       list.close();
       if (!list) return fail(ErrorCode::kIo, "cannot write it", written);
     }
@@ -237,11 +258,11 @@ class Puller {
     if (!there || bytes + kSpareBytes <= *there) return {};
     return fail(
         ErrorCode::kIo,
-        fmt::format("{} needs {:.1f} GiB more, and {} has {:.1f} GiB free; nothing was "
+        fmt::format("{} needs {} more, and {} has {} free; nothing was "
                     "fetched. `rudder models` shows what the cache holds, HF_HUB_CACHE names "
                     "another folder",
-                    cached_.name(), gibibytes(bytes + kSpareBytes), settings_.cache,
-                    gibibytes(*there)),
+                    cached_.name(), size_text(bytes + kSpareBytes), settings_.cache,
+                    size_text(*there)),
         settings_.cache);
   }
 

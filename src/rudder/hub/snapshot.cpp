@@ -41,6 +41,20 @@ bool has_weights_of_another_name(const fs::path& folder) {
   });
 }
 
+// By paths and sizes; links whose blob is gone are none.
+std::vector<RemoteFile> files_of(const fs::path& folder) {
+  std::vector<RemoteFile> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code ignored;
+    const auto size = static_cast<int64_t>(fs::file_size(at->path(), ignored));
+    if (!has_file(at->path()) || ignored || files.size() == kMaxListedFiles) continue;
+    files.push_back({.path = at->path().lexically_relative(folder).generic_string(), .size = size});
+  }
+  return files;
+}
+
 // One link, relative, so that a cache can be moved.
 Result<void> link_file(const fs::path& snapshot, const RemoteFile& file) {
   const fs::path path = snapshot / file.path;
@@ -88,6 +102,23 @@ std::optional<std::string> missing_of_snapshot(const CachedRepository& cached,
     if (!has_file(folder / shard)) return shard;
   }
   return std::nullopt;
+}
+
+std::optional<std::string> cached_gguf(const CachedRepository& cached, const std::string& commit,
+                                       std::string_view quant) {
+  const auto files = select_gguf(files_of(cached.snapshot(commit)), quant, cached.name());
+  if (!files) return std::nullopt;
+  return files->front().path;
+}
+
+bool has_gguf_alone(const CachedRepository& cached, const std::string& commit) {
+  const std::vector<RemoteFile> files = files_of(cached.snapshot(commit));
+  const auto has = [&](std::string_view suffix) {
+    return std::any_of(files.begin(), files.end(), [&](const RemoteFile& file) {
+      return std::string_view(file.path).ends_with(suffix);
+    });
+  };
+  return has(".gguf") && !has(".safetensors") && !has(".safetensors.index.json");
 }
 
 Result<void> publish_snapshot(const CachedRepository& cached, const std::string& commit,

@@ -17,6 +17,14 @@ namespace rudder::hub {
 std::optional<std::string> missing_of_snapshot(const CachedRepository& cached,
                                                const std::string& commit);
 
+// The GGUF file in the snapshot that `quant` names, below its folder, all parts of it being there,
+// whichever tool fetched it; nullopt: none, or more than one.
+std::optional<std::string> cached_gguf(const CachedRepository& cached, const std::string& commit,
+                                       std::string_view quant);
+
+// Whether the snapshot has weights as GGUF, and none as safetensors.
+bool has_gguf_alone(const CachedRepository& cached, const std::string& commit);
+
 // Links `files` into the snapshot of `commit`, all of them or none: a new snapshot appears with one
 // rename; one that another tool began gets what it lacks. Every blob is there. kIo.
 Result<void> publish_snapshot(const CachedRepository& cached, const std::string& commit,

@@ -113,6 +113,17 @@ bool is_column(const Shape& shape, int64_t count) {
   return shape.rank() > 0 && shape[0] == count && shape.numel() == count;
 }
 
+// "<prefix>layers.<i>.<module>."
+bool is_of_ignored_module(std::string_view name, const WeightNames& names) {
+  const std::string layers = names.prefix + "layers.";
+  if (!name.starts_with(layers)) return false;
+  const size_t layer_end = name.find('.', layers.size());
+  if (layer_end == std::string_view::npos) return false;
+  return std::ranges::any_of(names.ignored_modules, [&](std::string_view module) {
+    return name.substr(layer_end + 1).starts_with(std::string(module) + ".");
+  });
+}
+
 bool is_ignored(std::string_view name, const WeightNames& names) {
   for (const std::string_view suffix : kIgnoredSuffixes) {
     if (name.ends_with(suffix)) return true;
@@ -120,7 +131,7 @@ bool is_ignored(std::string_view name, const WeightNames& names) {
   for (const std::string_view prefix : names.ignored_prefixes) {
     if (name.starts_with(prefix)) return true;
   }
-  return false;
+  return is_of_ignored_module(name, names);
 }
 
 }  // namespace
@@ -431,12 +442,13 @@ void Binder::prefetch(const std::string& name) const {
   if (const TensorInfo* tensor = checkpoint_.find(name)) checkpoint_.prefetch(*tensor);
 }
 
-Result<void> Binder::check_all_taken(const WeightNames& names) const {
+Result<void> Binder::check_all_taken(const WeightNames& names, std::string_view prefix) const {
   std::string left;
   std::string file;
   int count = 0;
   for (const TensorInfo& tensor : checkpoint_.tensors()) {
-    if (taken_.contains(tensor.name) || is_ignored(tensor.name, names)) continue;
+    if (!tensor.name.starts_with(prefix) || taken_.contains(tensor.name)) continue;
+    if (is_ignored(tensor.name, names)) continue;
     if (file.empty()) file = tensor.file;
     if (++count <= 5) left += fmt::format("{}'{}'", left.empty() ? "" : ", ", tensor.name);
   }

@@ -62,8 +62,8 @@ class Binder {
   void prefetch(const std::string& name) const;
 
   void pass_over(const std::string& name) { taken_.insert(name); }
-  // Every tensor was taken or is known to mean nothing.
-  Result<void> check_all_taken(const WeightNames& names) const;
+  // Every tensor whose name begins with `prefix` was taken or is known to mean nothing.
+  Result<void> check_all_taken(const WeightNames& names, std::string_view prefix = "") const;
   // Says once what the checkpoint has and this engine does not do as it says.
   void log_differences() const;
   // How many tensors are of another modality, and so are not read.

@@ -10,9 +10,11 @@ namespace {
 
 // What a layer asks of the ops with a state; nothing where it keeps none.
 ops::StateLimits asked_by(const LayerSpec& layer) {
-  ops::StateLimits asked{.filter = 0, .key_dim = 0};
+  ops::StateLimits asked{.filter = 0, .key_dim = 0, .decay_floor = false};
   if (const auto* const delta = std::get_if<GatedDelta>(&layer.mixer)) {
-    asked = {.filter = delta->conv_length, .key_dim = delta->key_dim};
+    asked = {.filter = delta->conv_length,
+             .key_dim = delta->key_dim,
+             .decay_floor = delta->decay_floor < 0};
   } else if (const auto* const conv = std::get_if<ShortConv>(&layer.mixer)) {
     asked.filter = conv->length;
   } else if (const StateSpace* const space = space_of(layer)) {
@@ -34,6 +36,11 @@ Result<void> check_states(const LayerSpec& layer, ops::Ops& ops) {
                 recurs ? "layer_types" : "attn_output_gate");
   }
   const ops::StateLimits most = ops.state_ops()->state_limits();
+  if (asked.decay_floor && !most.decay_floor) {
+    return fail(ErrorCode::kUnsupported,
+                "the backend " + ops.name() + " has no kernel of decays with a floor",
+                "linear_lower_bound");
+  }
   if (asked.filter <= most.filter && asked.key_dim <= most.key_dim) return {};
   return fail(ErrorCode::kUnsupported,
               fmt::format("the backend {} takes filters of up to {} tokens and states of up to {} "

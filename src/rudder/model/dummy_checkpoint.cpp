@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -85,11 +86,12 @@ class DummyCheckpoint final : public Checkpoint {
   // Values of vectors, by their kind.
   using Vectors = std::map<ValueKind, std::vector<tensor::BF16>>;
 
-  // `scales`: of stacks in MXFP4; empty: they are bf16.
-  DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring, Vectors vectors,
-                  std::vector<uint8_t> scales, const TensorList& list)
+  // `codes` and `scales`: of stacks in MXFP4; empty: they are bf16.
+  DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring, Ring codes,
+                  Vectors vectors, std::vector<uint8_t> scales, const TensorList& list)
       : name_(std::move(name)),
         ring_(std::move(ring)),
+        codes_(std::move(codes)),
         vectors_(std::move(vectors)),
         scales_(std::move(scales)) {
     for (ModelText& file : texts) texts_[file.name] = std::move(file.text);
@@ -100,7 +102,7 @@ class DummyCheckpoint final : public Checkpoint {
       void* const data = vector != vectors_.end() ? static_cast<void*>(vector->second.data())
                                                   : ring_.data() + unit * kTensorAlignment;
       if (!scales_.empty() && is_stack(listed.decl)) {
-        add_codes(listed.decl, data);
+        add_codes(listed.decl, codes_.data() + unit * kTensorAlignment);
       } else {
         add(listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)});
       }
@@ -144,6 +146,7 @@ class DummyCheckpoint final : public Checkpoint {
 
   const std::string name_;
   const Ring ring_;
+  const Ring codes_;  // two of MXFP4 a byte
   Vectors vectors_;
   std::vector<uint8_t> scales_;
   std::map<std::string, std::string, std::less<>> texts_;
@@ -176,11 +179,13 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   int64_t largest = 0;
   int64_t longest_vector = 0;
   int64_t most_scales = 0;
+  int64_t most_codes = 0;  // bytes
   for (const ListedTensor& tensor : list.tensors()) {
     int64_t& most = tensor.kind == ValueKind::kWeight ? largest : longest_vector;
     most = std::max(most, tensor.values);
     if (is_mxfp4 && is_stack(tensor.decl)) {
       most_scales = std::max(most_scales, scales_of(tensor.decl.shape));
+      most_codes = std::max(most_codes, tensor.values / 2);
     }
   }
   const ValueTables tables(1.0 - static_cast<double>(architecture->names.norm_offset));
@@ -192,14 +197,23 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
     const std::span<tensor::BF16> part(values + task * kTaskValues, size_t{kTaskValues});
     fill_values(part, tables.weight, 0, 0, task * kTaskValues);
   });
+  // Bytes of bf16 are no codes: most have the same sign, which every row would then add up.
+  Ring codes;
+  if (most_codes > 0) {
+    RUDDER_TRY(codes, Ring::make(static_cast<size_t>(most_codes) + kRingBytes));
+    auto* const words = reinterpret_cast<uint64_t*>(codes.data());
+    std::mt19937_64 random(1);
+    for (size_t i = 0; i < kRingBytes / sizeof(uint64_t); ++i) words[i] = random();
+  }
   DummyCheckpoint::Vectors vectors;
-  for (const ValueKind kind : {ValueKind::kGain, ValueKind::kGateSigma}) {
+  for (const ValueKind kind : {ValueKind::kGain, ValueKind::kGateSigma, ValueKind::kBias}) {
     vectors[kind].resize(static_cast<size_t>(longest_vector));
     fill_values(vectors[kind], tables.of(kind), 0, 1, 0);
   }
   return std::make_shared<DummyCheckpoint>(
-      name, model_texts(config_text, spec.vocab), std::move(ring), std::move(vectors),
-      std::vector<uint8_t>(static_cast<size_t>(most_scales), kStackScale), list);
+      name, model_texts(config_text, spec.vocab), std::move(ring), std::move(codes),
+      std::move(vectors), std::vector<uint8_t>(static_cast<size_t>(most_scales), kStackScale),
+      list);
 }
 
 }  // namespace rudder::model

@@ -80,7 +80,8 @@ TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
     const double mean = sum / static_cast<double>(seen);
     const double deviation = std::sqrt(squares / static_cast<double>(seen) - mean * mean);
     EXPECT_NEAR(mean, is_norm ? 1.0 : 0.0, 0.02) << tensor.name;
-    EXPECT_NEAR(deviation, is_norm ? 0.1 : 0.02, is_norm ? 0.02 : 0.004) << tensor.name;
+    const double wanted = is_norm ? 0.1 : tensor.name.ends_with(".bias") ? 0.02 / 64 : 0.02;
+    EXPECT_NEAR(deviation, wanted, wanted / 5) << tensor.name;
   }
   const auto* first = checkpoint->find("model.layers.0.mlp.up_proj.weight");
   const auto* second = checkpoint->find("model.layers.1.mlp.up_proj.weight");

@@ -176,7 +176,7 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
   const bool quantises = !activated.scale.empty() && !products.adapts(weights.shared_down);
   const ops::View act = shaped(scratch[8], in.rows(), weights.shared_down.in);
   step.ops.gated_act({.x = gate_up,
-                      .activation = mlp.activation,
+                      .activation = mlp.shared_activation,
                       .out = quantises ? activated.x : act,
                       .out_scale = quantises ? activated.scale : ops::View{},
                       .next = quantises ? &weights.shared_down : nullptr});

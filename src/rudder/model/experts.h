@@ -42,6 +42,7 @@ struct Experts {
   bool bias = false;  // of an expert's products
   Router router;
   int32_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  ops::Activation shared_activation = ops::Activation::kSilu;
   bool shared_gate = false;  // which is weighted by a number of the token, behind a sigmoid
   // The layer's norm in front of the MLP is the shared expert's alone. The router and the others
   // read the residual x by norms of their own, and what is summed is normed:

@@ -104,7 +104,7 @@ void list_tensors(const GatedDelta& mixer, int64_t hidden, const GatedDelta::Nam
   out.add_filters(names.conv, {keys, keys, values}, mixer.conv_length,
                   target_in(weights, &Weights::conv));
   out.add_vector(names.a_log, heads.values, target_in(weights, &Weights::a_log));
-  out.vectors.back().is_of_heads = mixer.by_channel();
+  out.vectors.back().is_of_heads = mixer.by_channel() && !names.flat_a_log;
   const Extent decays =
       mixer.by_channel() ? elements_of(heads.values, mixer.key_dim) : heads.values;
   out.add_vector(names.step_bias, decays, target_in(weights, &Weights::step_bias));
@@ -184,6 +184,7 @@ Mixed mix(const GatedDelta& mixer, const GatedDelta::Weights& weights, const Ope
              .key_dim = mixer.key_dim,
              .value_dim = mixer.value_dim,
              .a_by_channel = mixer.by_channel(),
+             .limits = {.decay_floor = mixer.decay_floor},
              .a_log = weights.a_log,
              .step_bias = weights.step_bias,
              .out = out});

@@ -28,6 +28,7 @@ struct GatedDelta {
   // Kimi's form (KDA): a decay for each channel of a key, and a gate of sigmoids; both are made of
   // rows of so many elements. 0: a decay for each head, a gate of silu, both made of the input.
   int32_t gate_rank = 0;
+  float decay_floor = 0;  // of the logarithms of decays (ops::RecurLimits); 0: they have none
 
   int64_t key_width() const { return int64_t{key_heads} * key_dim; }
   int64_t value_width() const { return int64_t{value_heads} * value_dim; }
@@ -53,6 +54,7 @@ struct GatedDelta {
     std::array<std::string_view, 2> decay = {"self_attn.f_a_proj", "self_attn.f_b_proj"};
     std::array<std::string_view, 2> gate = {"self_attn.g_a_proj", "self_attn.g_b_proj"};
     std::string_view a_log = "linear_attn.A_log";
+    bool flat_a_log = false;  // by_channel(): [value_heads], not [1, 1, value_heads, 1]
     std::string_view step_bias = "linear_attn.dt_bias";
     std::string_view norm = "linear_attn.norm";
     std::string_view out = "linear_attn.out_proj";

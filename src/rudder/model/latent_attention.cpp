@@ -37,23 +37,41 @@ void list_tensors(const LatentAttention& mixer, int64_t hidden, const LatentAtte
   out.add_linear({names.kv_up}, {of_heads(int64_t{shape.nope_dim} + shape.value_dim)}, shape.rank,
                  false, target_in(weights, &Weights::kv_up));
   out.linears.back().use = ops::ProductUse::kHeads;
+  if (mixer.out_gate) {
+    out.add_linear({names.gate}, {of_heads(shape.value_dim)}, hidden, false,
+                   target_in(weights, &Weights::gate));
+  }
+  if (mixer.sinks) out.add_vector(names.sinks, heads, target_in(weights, &Weights::sinks));
   out.add_linear({names.out}, {hidden}, of_heads(shape.value_dim), mixer.bias,
                  target_in(weights, &Weights::out));
 }
 
-std::array<int64_t, 9> scratch_widths(const LatentAttention& mixer) {
-  return {mixer.query_rank,   mixer.query_rank,    mixer.shape.row(),
-          mixer.hidden,       mixer.query_width(), mixer.read_width(),
-          mixer.read_width(), mixer.value_width(), mixer.value_width()};
+std::array<int64_t, 10> scratch_widths(const LatentAttention& mixer) {
+  return {mixer.query_rank,    mixer.query_rank,
+          mixer.shape.row(),   mixer.hidden,
+          mixer.query_width(), mixer.read_width(),
+          mixer.read_width(),  mixer.value_width(),
+          mixer.value_width(), mixer.out_gate ? mixer.value_width() : 0};
 }
 
 namespace {
 
-enum Piece : uint8_t { kQDown, kQNormed, kKvDown, kInput, kQ, kAbsorbed, kRead, kOut, kFree };
+enum Piece : uint8_t {
+  kQDown,
+  kQNormed,
+  kKvDown,
+  kInput,
+  kQ,
+  kAbsorbed,
+  kRead,
+  kOut,
+  kFree,
+  kGate
+};
 
 // The products of the input come before its scales are written over.
 View project_queries(const LatentAttention::Weights& weights, const View& q_down, const Operand& in,
-                     const LayerStep& step, const Scratch<9>& scratch) {
+                     const LayerStep& step, const Scratch<10>& scratch) {
   if (q_down.empty()) return step.products.project(weights.q, in, scratch[kQ]);
   Operand normed = step.products.empty_operand(weights.q, in.rows(), scratch[kQNormed]);
   step.ops.residual_norm({.x = q_down,
@@ -81,6 +99,11 @@ Mixed mix(const LatentAttention& mixer, const LatentAttention::Weights& weights,
   const View latent = step.products.project(
       weights.kv_down, step.products.as_taken(weights.kv_down, in, scratch[kInput]),
       scratch[kKvDown]);
+  View gate;
+  if (mixer.out_gate) {
+    gate = step.products.project(
+        weights.gate, step.products.as_taken(weights.gate, in, scratch[kInput]), scratch[kGate]);
+  }
   if (mixer.query_rank > 0) q = project_queries(weights, q_down, in, step, scratch);
   const View absorbed = shaped(scratch[kAbsorbed], rows, mixer.read_width());
   ops.latent_prep(
@@ -101,11 +124,13 @@ Mixed mix(const LatentAttention& mixer, const LatentAttention::Weights& weights,
                                 .num_heads = mixer.shape.num_heads,
                                 .scale = mixer.scale,
                                 .out = shaped(scratch[kRead], rows, mixer.read_width()),
+                                .sinks = weights.sinks,
                                 .value_dim = mixer.shape.rank};
   capture_patterns(args, step);
   step.ops.attention(args);
   const View out = shaped(scratch[kOut], rows, mixer.value_width());
   ops.latent_values({.shape = mixer.shape, .read = args.out, .up = &weights.kv_up, .out = out});
+  if (mixer.out_gate) step.ops.state_ops()->gate_rows({.x = out, .gate = gate, .out = out});
   return {.out = out, .buffer = scratch[kOut], .free = scratch[kFree]};
 }
 

@@ -27,6 +27,8 @@ struct LatentAttention {
   float scale = 1;           // of q . k
   bool neighbours = true;    // pairs that turn are neighbours, else they pair halves
   bool bias = false;         // of the first products and the last
+  bool sinks = false;        // of each head, in its softmax's sum
+  bool out_gate = false;     // of sigmoids, on what is read, made of the input
   float latent_eps = 1e-6f;  // of the norms of both short rows
   int32_t rope = 0;          // index into ModelSpec.ropes, or kNoRope
 
@@ -44,6 +46,8 @@ struct LatentAttention {
     std::string_view kv_norm = "self_attn.kv_a_layernorm";
     std::string_view kv_up = "self_attn.kv_b_proj";
     std::string_view out = "self_attn.o_proj";
+    std::string_view gate = "self_attn.gate_proj";
+    std::string_view sinks = "self_attn.sinks";
   };
 
   struct Weights {
@@ -54,6 +58,8 @@ struct LatentAttention {
     ops::NormSpec kv_norm;
     ops::LinearWeight kv_up;  // of LatentPrepArgs::up
     ops::LinearWeight out;
+    ops::LinearWeight gate;  // with out_gate alone
+    ops::View sinks;         // [num_heads] f32; with sinks alone
 
     const ops::LinearWeight& input() const { return q_norm.empty() ? q : q_down; }
     const ops::LinearWeight& output() const { return out; }
@@ -76,8 +82,9 @@ inline bool reads_act(const LatentAttention& /*mixer*/) {
 }
 
 // Of mix(), in elements a token: the row of queries, its norm, the row of keys and values, the
-// input as another product takes it, queries, the same over rows, what these read, values, free.
-std::array<int64_t, 9> scratch_widths(const LatentAttention& mixer);
+// input as another product takes it, queries, the same over rows, what these read, values, free,
+// gates.
+std::array<int64_t, 10> scratch_widths(const LatentAttention& mixer);
 
 // Projects `in` [T, hidden], writes the KV cache, attends. Prompts and decoding alike read the rows
 // as they are kept: a token's bits depend on neither its chunk nor its company.

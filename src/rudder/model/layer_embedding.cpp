@@ -28,7 +28,7 @@ void list_tensors(const LayerEmbedding& embedding, int64_t hidden,
   if (!embedding.exists()) return;
   const int64_t width = embedding.row_width();
   out.tables.push_back({out.prefix + std::string(names.table), embedding.vocab, width,
-                        target_in(weights, &Weights::table)});
+                        target_in(weights, &Weights::table), embedding.on_host});
   out.add_linear({names.projection}, {width}, hidden, false,
                  target_in(weights, &Weights::projection));
   out.add_norm(names.norm, embedding.width, RmsNorm{}, target_in(weights, &Weights::norm));

@@ -30,6 +30,7 @@ struct LayerEmbedding {
   int32_t layers = 0;  // of the model
   int32_t vocab = 0;   // rows of the table
   ops::Activation activation = ops::Activation::kGeluTanh;
+  bool on_host = false;  // the table lies in memory of the host, where the device reads its rows
 
   bool exists() const { return width > 0; }
   int64_t row_width() const { return int64_t{layers} * width; }  // of a token

@@ -12,6 +12,7 @@
 #include "rudder/model/archs/tensor_names.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/check_facets.h"
+#include "rudder/model/host_table.h"
 #include "rudder/model/quantised/low_bits.h"
 #include "rudder/model/quantised/quantisation.h"
 #include "rudder/model/quantised/stored_blocks.h"
@@ -43,7 +44,17 @@ struct StoredModel {
     for (size_t i = 0; i < spec.layers.size(); ++i) {
       RUDDER_TRY_VOID(take_tensors(layer_tensors(spec, names, i, nullptr, rank)));
     }
+    pass_over_mtp();
     return binder.check_all_taken(names);
+  }
+
+  // A layer behind the last one that guesses further tokens (mtp.h).
+  void pass_over_mtp() {
+    const std::string behind = layer_behind(names, spec.layers.size());
+    if (!binder.has(behind + "eh_proj.weight")) return;
+    for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+      if (tensor.name.starts_with(behind)) binder.pass_over(tensor.name);
+    }
   }
 
   Result<void> take_tensors(const LayerTensors& tensors) {
@@ -151,6 +162,15 @@ class Loader {
     return std::move(out_);
   }
 
+  Result<int64_t> load_list(const LayerTensors& tensors, std::string_view prefix) {
+    RUDDER_TRY_VOID(stored_.take_tensors(tensors));
+    RUDDER_TRY_VOID(binder_.check_all_taken(names_, prefix));
+    RUDDER_TRY_VOID(binder_.read_for(ops_));
+    RUDDER_TRY_VOID(load_tensors(tensors));
+    RUDDER_TRY_VOID(checkpoint_.check_unchanged());
+    return out_.bytes;
+  }
+
  private:
   void prefetch_layer(size_t layer) const {
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
@@ -185,8 +205,10 @@ class Loader {
   Result<void> load_tensors(const LayerTensors& tensors) {
     for (const TableTensor& table : tensors.tables) {
       RUDDER_TRY(const View stored, binder_.take(table.name, Shape{table.rows, table.width}));
-      RUDDER_TRY(*table.target, upload_table(stored, ops_));
-      out_.bytes += static_cast<int64_t>(table.target->bytes());
+      RUDDER_TRY(*table.target,
+                 table.on_host ? place_table_on_host(stored, ops_) : upload_table(stored, ops_));
+      if (!table.on_host || ops_.is_host())
+        out_.bytes += static_cast<int64_t>(table.target->bytes());
       done_ += static_cast<int64_t>(stored.bytes());
       binder_.release_unpacked();
       checkpoint_.release_pages();
@@ -403,6 +425,13 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
   return Loader(checkpoint, quantisation, spec, names, ops, progress, stage).load();
 }
 
+Result<int64_t> load_list(const Checkpoint& checkpoint, const ModelSpec& spec,
+                          const WeightNames& names, const LayerTensors& tensors,
+                          std::string_view prefix, ops::Ops& ops) {
+  RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
+  return Loader(checkpoint, quantisation, spec, names, ops, {}, {}).load_list(tensors, prefix);
+}
+
 Result<View> upload_table(const View& stored, ops::Ops& ops) {
   RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(stored.dtype));
   RUDDER_TRY(const ops::WeightFormat device, ops.stored_format(file));
@@ -447,8 +476,10 @@ FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
 Result<WeightBudget> budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
                                     const ops::Ops& ops, ops::Rank rank, const Stage& stage) {
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
-  return weight_budget(spec, names_in(architecture->names, checkpoint),
-                       stored_formats(checkpoint, ops), rank, stage);
+  RUDDER_TRY(WeightBudget budget, weight_budget(spec, names_in(architecture->names, checkpoint),
+                                                stored_formats(checkpoint, ops), rank, stage));
+  if (ops.is_host()) budget.bytes += budget.host_bytes;  // it is the same memory
+  return budget;
 }
 
 Result<std::vector<Stage>> divide_checkpoint(const Checkpoint& checkpoint, const ModelSpec& spec,

@@ -3,6 +3,8 @@
 // checkpoint is consumed or named in an Error. Called once at start.
 #pragma once
 
+#include <string_view>
+
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
@@ -12,6 +14,9 @@
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::model {
+
+struct LayerTensors;  // tensors.h
+struct WeightNames;   // archs/archs.h
 
 // From config.json; errors name the key.
 Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
@@ -28,6 +33,13 @@ Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelS
 Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
                              const WeightNames& names, ops::Ops& ops, const ProgressFn& progress,
                              const Stage& stage = {});
+
+// Loads a list of tensors: all of a checkpoint behind `prefix`, or an Error names one that is left
+// over, before the first byte is read. Their norms are as those of `spec` and `names`. Returns the
+// device bytes.
+Result<int64_t> load_list(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
+                          const WeightNames& names, const LayerTensors& tensors,
+                          std::string_view prefix, ops::Ops& ops);
 
 // An embedding table of f32, f16 or bf16 on the device, as table_dtype (tensors.h) says.
 Result<ops::View> upload_table(const ops::View& stored, ops::Ops& ops);

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rudder/model/tensors.h"
@@ -27,7 +28,6 @@ void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
   if (layer.is_last) out.add_vector("end_streams", count, target_in(weights, &Weights::end));
 }
 
-// Named as in DeepSeek V4's checkpoints, but for the last, which is of no layer there.
 void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
                   HyperConnections::Weights* weights, LayerTensors& out) {
   using Weights = HyperConnections::Weights;
@@ -41,20 +41,27 @@ void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
     out.add_vector(name + "_scale", scales, target_in(map, &ops::StreamMap::scale));
   };
   const int64_t scales = rule.iterations > 0 ? 3 : 2;
-  add_map("hc_attn", rule.rows(), scales, &Weights::mixer);
-  add_map("hc_ffn", rule.rows(), scales, &Weights::mlp);
-  if (layer.is_last && !residual.ends_in_mean) {
-    add_map("hc_head", rule.streams, 1, &Weights::end);
-  }
+  add_map(std::string(layer.hyper.mixer), rule.rows(), scales, &Weights::mixer);
+  add_map(std::string(layer.hyper.mlp), rule.rows(), scales, &Weights::mlp);
+  if (!layer.is_last || residual.ends_in_mean) return;
+  std::string of_layer = std::exchange(out.prefix, std::string(layer.model_prefix));
+  add_map(std::string(layer.hyper.end), rule.streams, 1, &Weights::end);
+  out.prefix = std::move(of_layer);
 }
 
 // Named as in Kimi K3's checkpoints, but for the last two, which are of no layer there.
-void list_tensors(const BlockSums& /*residual*/, const ResidualLayer& layer,
+void list_tensors(const BlockSums& residual, const ResidualLayer& layer,
                   BlockSums::Weights* weights, LayerTensors& out) {
   using Query = BlockSums::Query;
   using Weights = BlockSums::Weights;
   const auto add_query = [&](const std::string& name, Query Weights::*member) {
     Query* const query = target_in(weights, member);
+    if (residual.normed_values) {
+      out.add_plain_norm(layer.hidden, target_in(query, &Query::norm));
+      out.norms.back().has_offset = false;
+      out.add_vector(name + ".query", layer.hidden, target_in(query, &Query::query));
+      return;
+    }
     out.add_norm(name + "_norm", layer.hidden, RmsNorm{}, target_in(query, &Query::norm));
     out.add_vector(name + "_proj.weight", layer.hidden, target_in(query, &Query::query));
   };
@@ -63,7 +70,19 @@ void list_tensors(const BlockSums& /*residual*/, const ResidualLayer& layer,
   if (layer.is_last) add_query("output_attn_res", &Weights::end);
 }
 
+void list_tensors(const ScaledAdds& residual, const ResidualLayer& layer,
+                  ScaledAdds::Weights* weights, LayerTensors& out) {
+  using Weights = ScaledAdds::Weights;
+  if (residual.by_depth) return;
+  out.add_vector("attn_residual_gate", layer.hidden, target_in(weights, &Weights::mixer));
+  out.add_vector("mlp_residual_gate", layer.hidden, target_in(weights, &Weights::mlp));
+}
+
 StreamNumbers stream_numbers(const OneStream& /*residual*/) {
+  return {};
+}
+
+StreamNumbers stream_numbers(const ScaledAdds& /*residual*/) {
   return {};
 }
 

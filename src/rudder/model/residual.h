@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -48,6 +49,13 @@ struct HyperConnections {
   ops::StreamRule rule;
   bool ends_in_mean = false;
 
+  // Of its maps, "_fn", "_base" and "_scale" behind: of a layer, and the end's of the model.
+  struct Names {
+    std::string_view mixer = "hc_attn";
+    std::string_view mlp = "hc_ffn";
+    std::string_view end = "hc_head";
+  };
+
   struct Weights {
     ops::StreamMap mixer;
     ops::StreamMap mlp;
@@ -64,9 +72,13 @@ struct HyperConnections {
 // and its output is added to p. The mixer of a layer with which a block begins (layer % layers = 0)
 // finishes the one before: when it has read, p becomes the next b, and its output the new p. What
 // is left for the final norm is read likewise.
+//
+// With normed_values (Inkling 2) the norm has no weight, what is summed is normed too, and a_s is
+// divided by sqrt(hidden).
 struct BlockSums {
   int32_t layers = 1;  // of a block
   int32_t blocks = 1;  // that the model finishes: its layers / `layers`, rounded up
+  bool normed_values = false;
 
   struct Query {
     ops::NormSpec norm;
@@ -79,12 +91,27 @@ struct BlockSums {
   };
 };
 
-using Residual = std::variant<OneStream, MixedStreams, HyperConnections, BlockSums>;
+// One row of the model's width that every branch scales as it is added (ops::ScaleAddArgs): by a
+// gate of each channel (Muse Spark), or by depth: with the n-th of n terms x = sqrt((n - 1) / n) x
+// + f / sqrt(n), the embedding being the first.
+struct ScaledAdds {
+  bool by_depth = false;
+  float temperature = 1;  // of gates
+
+  struct Weights {
+    tensor::View mixer;  // [hidden] f32; not by depth
+    tensor::View mlp;
+  };
+};
+
+using Residual = std::variant<OneStream, MixedStreams, HyperConnections, BlockSums, ScaledAdds>;
 
 // What the list of a layer's tensors depends on.
 struct ResidualLayer {
   int64_t hidden = 0;
   bool is_last = false;  // of the model
+  std::string_view model_prefix = "model.";
+  HyperConnections::Names hyper = {};
 };
 
 // Appends the tensors of a layer; `weights` is where they are loaded to, null for their description
@@ -97,6 +124,8 @@ void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
                   HyperConnections::Weights* weights, LayerTensors& out);
 void list_tensors(const BlockSums& residual, const ResidualLayer& layer,
                   BlockSums::Weights* weights, LayerTensors& out);
+void list_tensors(const ScaledAdds& residual, const ResidualLayer& layer,
+                  ScaledAdds::Weights* weights, LayerTensors& out);
 
 inline tap::ResidualForm form_of(const OneStream& /*residual*/) {
   return {tap::ResidualKind::kOneStream, 1};
@@ -110,6 +139,9 @@ inline tap::ResidualForm form_of(const HyperConnections& residual) {
 }
 inline tap::ResidualForm form_of(const BlockSums& residual) {
   return {tap::ResidualKind::kBlockSums, 1 + residual.blocks, residual.layers};
+}
+inline tap::ResidualForm form_of(const ScaledAdds& /*residual*/) {
+  return {tap::ResidualKind::kOneStream, 1};
 }
 inline tap::ResidualForm form_of(const Residual& residual) {
   return std::visit([](const auto& kind) { return form_of(kind); }, residual);
@@ -126,6 +158,7 @@ StreamNumbers stream_numbers(const OneStream& residual);
 StreamNumbers stream_numbers(const MixedStreams& residual);
 StreamNumbers stream_numbers(const HyperConnections& residual);
 StreamNumbers stream_numbers(const BlockSums& residual);
+StreamNumbers stream_numbers(const ScaledAdds& residual);
 inline StreamNumbers stream_numbers(const Residual& residual) {
   return std::visit([](const auto& kind) { return stream_numbers(kind); }, residual);
 }

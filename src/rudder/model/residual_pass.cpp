@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -68,6 +69,66 @@ class OneStreamPass final : public ResidualPass {
   std::optional<ops::ResidualNormArgs> written_;
 };
 
+// The op scales both sides of a write, at once; a read finds one row.
+class ScaledAddsPass final : public ResidualPass {
+ public:
+  ScaledAddsPass(const ModelSpec& spec, const Weights& weights, ops::Ops& ops,
+                 const Products& products, const DecoderBuffers& buffers)
+      : ResidualPass(spec, ops, products, buffers),
+        kind_(std::get<ScaledAdds>(spec.residual)),
+        weights_(weights) {}
+
+  void begin(const View& x, ops::EmbedArgs args) override {
+    args.out = x;
+    ops_.embed(args);
+  }
+
+  Operand read(const View& x, BranchSite /*site*/, const ResidualRead& read,
+               const ForwardBatch& batch) override {
+    return add_and_norm(
+        {.x = x, .norm = read.norm, .x_taps = {read.x_taps}, .out_taps = read.out_taps}, read,
+        batch);
+  }
+
+  void write(const View& x, BranchSite site, const ResidualWrite& write,
+             const ForwardBatch& batch) override {
+    ops::ResidualNormArgs branch{.x = {},
+                                 .delta = write.delta,
+                                 .delta_norm = write.delta_norm,
+                                 .delta_taps = write.delta_taps,
+                                 .delta_scale = spec_.branch_scale,
+                                 .sums_ranks = !is_alone_ && !write.is_whole};
+    finish_branch(branch, batch);
+    const bool is_mixer = site.branch == BranchKind::kMixer;
+    ops::ScaleAddArgs args{.x = x, .delta = write.delta, .temperature = kind_.temperature};
+    if (kind_.by_depth) {
+      const auto layer =
+          static_cast<double>(spec_.stage.first_layer) + static_cast<double>(site.layer);
+      const double terms = 2 * layer + (is_mixer ? 2 : 3);
+      args.keep = static_cast<float>(std::sqrt((terms - 1) / terms));
+      args.add = static_cast<float>(1 / std::sqrt(terms));
+    } else {
+      const auto& gates = std::get<ScaledAdds::Weights>(weights_.layers[site.layer].residual);
+      args.gate = is_mixer ? gates.mixer : gates.mlp;
+    }
+    ops_.stream_ops()->scale_add(args);
+    if (write.x_taps.empty() && write.sum_scale == 1.0f) return;
+    ops_.residual_norm({.x = x, .x_taps = {write.x_taps}, .sum_scale = write.sum_scale});
+    encode_at(ops_, batch, write.x_taps, x);
+  }
+
+  Operand end(const View& x, const ResidualRead& head, const ForwardBatch& batch) override {
+    return read(x, {}, head, batch);
+  }
+  void settle(const View& /*x*/, const ForwardBatch& /*batch*/) override {}
+  View as_one_row(const View& x, const View& /*buffer*/) override { return x; }
+  View end_row(const View& x) override { return x; }
+
+ private:
+  const ScaledAdds kind_;
+  const Weights& weights_;
+};
+
 // What a kind of several streams has of the pass below: its op, which does a write and the read
 // behind it, and what of its arguments depends on the branch.
 class MixedStreamsOp {
@@ -131,12 +192,24 @@ class HyperConnectionsOp {
   ops::StreamOps& ops_;
 };
 
+// What a query reads of the sums that there are.
+void ask(const BlockSums& kind, const BlockSums::Query& query, int32_t streams,
+         ops::SumBlocksArgs& args) {
+  args.blocks = streams - 1;
+  args.norm = query.norm;
+  args.query = query.query;
+  args.normed_values = kind.normed_values;
+  if (!kind.normed_values) return;
+  args.score_scale = 1 / std::sqrt(static_cast<float>(query.query.num_rows()));
+}
+
 class BlockSumsOp {
  public:
   using Args = ops::SumBlocksArgs;
 
   BlockSumsOp(const ModelSpec& spec, const Weights& weights, ops::Ops& ops)
-      : form_(form_of(spec.residual)),
+      : kind_(std::get<BlockSums>(spec.residual)),
+        form_(form_of(kind_)),
         first_layer_(spec.stage.first_layer),
         weights_(weights),
         ops_(*ops.stream_ops()) {
@@ -156,9 +229,12 @@ class BlockSumsOp {
     const bool is_mixer = site.branch == BranchKind::kMixer;
     // What the branch reads is the row of the point in front of it.
     const tap::Site point = is_mixer ? tap::Site::kResidPre : tap::Site::kResidMid;
-    ask(args, is_mixer ? weights.mixer : weights.mlp, form_.streams_at({layer_of(site), point}));
+    ask(kind_, is_mixer ? weights.mixer : weights.mlp, form_.streams_at({layer_of(site), point}),
+        args);
   }
-  void end(Args& args) const { ask(args, of_layer(weights_.layers.size() - 1).end, form_.streams); }
+  void end(Args& args) const {
+    ask(kind_, of_layer(weights_.layers.size() - 1).end, form_.streams, args);
+  }
   void run(const Args& args) const { ops_.sum_blocks(args); }
 
  private:
@@ -168,12 +244,8 @@ class BlockSumsOp {
   const BlockSums::Weights& of_layer(size_t layer) const {
     return std::get<BlockSums::Weights>(weights_.layers[layer].residual);
   }
-  static void ask(Args& args, const BlockSums::Query& query, int32_t streams) {
-    args.blocks = streams - 1;
-    args.norm = query.norm;
-    args.query = query.query;
-  }
 
+  const BlockSums kind_;
   const tap::ResidualForm form_;
   const int32_t first_layer_;  // of the stage
   const Weights& weights_;
@@ -284,9 +356,9 @@ void collapse(const Residual& kind, const ResidualWeights& last, ops::StreamOps&
   if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
     return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
   }
-  const BlockSums::Query& query = std::get<BlockSums::Weights>(last).end;
-  ops.sum_blocks(
-      {.x = x, .blocks = streams - 1, .norm = query.norm, .query = query.query, .out = out});
+  ops::SumBlocksArgs args{.x = x, .out = out};
+  ask(std::get<BlockSums>(kind), std::get<BlockSums::Weights>(last).end, streams, args);
+  ops.sum_blocks(args);
 }
 
 // On a rank the first of the parts that has the branch adds up the ranks' parts.
@@ -377,6 +449,8 @@ Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
                 fmt::format("the backend {} has no residual of several streams", ops.name()),
                 "residual");
   }
+  if (std::holds_alternative<ScaledAdds>(spec.residual))
+    return std::make_unique<ScaledAddsPass>(spec, weights, ops, products, buffers);
   if (std::holds_alternative<BlockSums>(spec.residual))
     return std::make_unique<StreamsPass<BlockSumsOp>>(spec, weights, ops, products, buffers);
   if (std::holds_alternative<HyperConnections>(spec.residual))

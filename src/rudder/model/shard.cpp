@@ -152,6 +152,15 @@ AttentionExtents attention_extents(const Attention& attention, ops::Rank rank) {
   return {heads, kv_heads, elements(heads), elements(kv_heads)};
 }
 
+bool divide_by_expert(ModelSpec& whole) {
+  bool has_experts = false;
+  for (LayerSpec& layer : whole.layers) {
+    Experts* const mlp = experts_of(layer);
+    if (mlp != nullptr) mlp->by_expert = has_experts = true;
+  }
+  return has_experts;
+}
+
 Result<ModelSpec> shard_spec(const ModelSpec& whole, ops::Rank rank) {
   ModelSpec spec = whole;
   if (rank.is_alone()) return spec;

@@ -50,6 +50,9 @@ struct AttentionExtents {
 };
 AttentionExtents attention_extents(const Attention& attention, ops::Rank rank);
 
+// Lets ranks divide the experts of mixtures, not the neurons of each; false: there are no mixtures.
+bool divide_by_expert(ModelSpec& whole);
+
 // The spec of the rank's part, which a decoder runs: fewer heads and neurons in each layer; `vocab`
 // stays that of the model. A tied head is none: a rank's part of it cannot embed every token. An
 // Error (kInvalidArgument, "tensor-parallel-size") names what the ranks cannot divide.

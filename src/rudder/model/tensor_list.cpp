@@ -13,6 +13,7 @@ namespace {
 using weights::TensorShape;
 
 constexpr double kWeightSpread = 0.02;  // standard deviation
+constexpr double kBiasSpread = kWeightSpread / 64;
 constexpr double kNormSpread = 0.1;
 constexpr double kGateSigma = 1.35;
 constexpr double kGateSigmaSpread = 0.05;
@@ -43,6 +44,7 @@ ValueTables::ValueTables(double norm_centre) {
   for (size_t i = 0; i < weight.size(); ++i) {
     const double z = normal_quantile((static_cast<double>(i) + 0.5) / 65536);
     weight[i] = tensor::to_bf16(static_cast<float>(kWeightSpread * z));
+    bias[i] = tensor::to_bf16(static_cast<float>(kBiasSpread * z));
     gain[i] = tensor::to_bf16(static_cast<float>(norm_centre + kNormSpread * z));
     gate_sigma[i] = tensor::to_bf16(static_cast<float>(kGateSigma + kGateSigmaSpread * z));
   }
@@ -50,6 +52,7 @@ ValueTables::ValueTables(double norm_centre) {
 
 const ValueTable& ValueTables::of(ValueKind kind) const {
   if (kind == ValueKind::kWeight) return weight;
+  if (kind == ValueKind::kBias) return bias;
   return kind == ValueKind::kGain ? gain : gate_sigma;
 }
 
@@ -113,7 +116,7 @@ void TensorList::add(const LinearModule& linear) {
     if (!linear.bias) continue;
     add(part.bias_name(),
         part.is_stacked() ? TensorShape::of({experts, all_rows}) : TensorShape::of({rows}),
-        ValueKind::kWeight);
+        ValueKind::kBias);
   }
 }
 

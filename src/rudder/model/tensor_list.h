@@ -53,6 +53,7 @@ struct ValueTables {
   ValueTable weight = ValueTable(65536);
   ValueTable gain = ValueTable(65536);
   ValueTable gate_sigma = ValueTable(65536);
+  ValueTable bias = ValueTable(65536);
 
   explicit ValueTables(double norm_centre);
   const ValueTable& of(ValueKind kind) const;

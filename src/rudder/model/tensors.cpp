@@ -157,12 +157,22 @@ void LayerTensors::add_stacked_experts(std::string_view name, const InStack& sta
   }
 }
 
+std::string layer_behind(const WeightNames& names, size_t layer) {
+  return fmt::format("{}layers.{}.", names.prefix, layer);
+}
+
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights, ops::Rank rank) {
+  return layer_tensors_behind(layer_behind(names, layer), spec, names, layer, weights, rank);
+}
+
+LayerTensors layer_tensors_behind(std::string prefix, const ModelSpec& spec,
+                                  const WeightNames& names, size_t layer, LayerWeights* weights,
+                                  ops::Rank rank) {
   const LayerSpec& l = spec.layers[layer];
   LayerTensors out;
   out.rank = rank;
-  out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
+  out.prefix = std::move(prefix);
   const auto add_norm = [&](bool exists, std::string_view name,
                             ops::NormSpec LayerWeights::*member) {
     if (exists) out.add_norm(name, spec.hidden, spec.norm, target_in(weights, member));
@@ -191,7 +201,8 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   list_tensors(spec.layer_embedding, spec.hidden, names.layer_embedding,
                target_in(weights, &LayerWeights::layer_embedding), out);
   const ResidualLayer residual_layer{spec.hidden,
-                                     spec.stage.is_last() && layer + 1 == spec.layers.size()};
+                                     spec.stage.is_last() && layer + 1 == spec.layers.size(),
+                                     names.prefix, names.hyper};
   const auto add_residual = [&](const auto& residual, auto* variant) {
     using Kind = std::decay_t<decltype(residual)>;
     typename Kind::Weights* const target =

@@ -81,8 +81,9 @@ struct ScaleTensor {
 };
 
 // What the values of a random model's tensor lie around: 0; 1; what makes about 70 % of the weights
-// of a rectified gate of length 3 zero, as they are in trained models.
-enum class ValueKind : uint8_t { kWeight, kGain, kGateSigma };
+// of a rectified gate of length 3 zero, as they are in trained models; 0, but so near that what a
+// product adds to every token alike does not outweigh what is the token's own, as routers see it.
+enum class ValueKind : uint8_t { kWeight, kGain, kGateSigma, kBias };
 
 // [count], or a matrix of that many columns; f32 when loaded.
 struct VectorTensor {
@@ -122,6 +123,7 @@ struct TableTensor {
   int64_t rows = 0;
   int64_t width = 0;
   ops::View* target = nullptr;
+  bool on_host = false;  // in memory of the host that the device reads
 };
 
 // One number that the host keeps.
@@ -174,6 +176,12 @@ Member* target_in(Weights* weights, Member Weights::*member) {
 // `spec` is the whole model's. Without a rank: of one that is alone.
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights = nullptr, ops::Rank rank = {});
+// The same by names behind `prefix`, whatever the layer's own is.
+LayerTensors layer_tensors_behind(std::string prefix, const ModelSpec& spec,
+                                  const WeightNames& names, size_t layer,
+                                  LayerWeights* weights = nullptr, ops::Rank rank = {});
+// What the names of a layer's tensors begin with: "model.layers.0.".
+std::string layer_behind(const WeightNames& names, size_t layer);
 // Of no layer, besides the embedding, the head and its norm; of the first stage.
 LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names,
                            Weights* weights = nullptr);

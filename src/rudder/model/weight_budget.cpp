@@ -134,7 +134,7 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     for (const TableTensor& table : tensors.tables) {
       RUDDER_TRY(const ops::WeightFormat stored,
                  format_of(module_of(table.name), ops::ProductUse::kHidden));
-      budget.bytes +=
+      (table.on_host ? budget.host_bytes : budget.bytes) +=
           table.rows * table.width * static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
     }
   }

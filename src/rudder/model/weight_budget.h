@@ -28,6 +28,7 @@ FormatOf all_as(const ops::WeightFormat& format);
 // What the weights of a rank, or of a stage, take.
 struct WeightBudget {
   int64_t bytes = 0;
+  int64_t host_bytes = 0;  // of tables in memory of the host, which are no part of those
   // Of the layers' products, for people, and of the output head where it has another one: "BF16",
   // "F8_E4M3, BF16", "F8_E4M3, head BF16".
   std::string formats;

@@ -73,13 +73,15 @@ class PatternOps {
   virtual void end_patterns(const EndPatternsArgs& args) = 0;
 };
 
-// A residual of several rows: mixed streams, sums of blocks, hyper-connections.
+// A residual of several rows: mixed streams, sums of blocks, hyper-connections; and one of a single
+// row that every branch scales.
 class StreamOps {
  public:
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
   virtual void connect_streams(const ConnectStreamsArgs& args) = 0;
+  virtual void scale_add(const ScaleAddArgs& args) = 0;
 };
 
 // Attention over one row of each token, of which keys and values are made. attention(), patterns()

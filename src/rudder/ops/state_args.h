@@ -60,19 +60,27 @@ struct Columns {
   int64_t begin = -1;  // -1: there are none
 };
 
+// What steps and decays of a recurrence keep to.
+struct RecurLimits {
+  float low = 0;
+  float high = INFINITY;
+  float decay_floor = 0;  // of logarithms of decays by channel; 0: they have none
+};
+
 // A linear recurrence of each value head over the tokens of a sequence, on a state S [key_dim,
 // value_dim] f32:
-//   s = min(max(softplus(a + step_bias), step_low), step_high);  g = -exp(a_log) * s
+//   s = min(max(softplus(a + step_bias), limits.low), limits.high);  g = -exp(a_log) * s, or
+//   limits.decay_floor * sigmoid(exp(a_log) * (a + step_bias)) where it is below 0
 //   beta = sigmoid(b), or s where there is no b
 //   S = diag(exp(g)) S;  d = beta * (v - k^T S), or beta * v of kSum
 //   S = S + k d^T;  out = q^T S + skip * v
 // Of kDelta q = q / |q| / sqrt(key_dim) and k = k / |k|, where |x| = sqrt(sum x^2 + 1e-6).
 // Value heads of equal number read a key head's q and k. `a` has one number a value head, or
 // one for each of its key channels. Source: transformers, modeling_qwen3_next.py (gated delta
-// rule), modeling_kimi_linear.py (a by channel), modeling_granitemoehybrid.py (the state space
-// model: a is dt, q is C, k is B, without a correction).
-// Sums over channels are in fp32, in their order. It keeps S of every head; a kept row is a token's
-// q, k, v, a and b, f32.
+// rule), modeling_kimi_linear.py (a by channel), modeling_glm5_next.py (its floor),
+// modeling_granitemoehybrid.py (the state space model: a is dt, q is C, k is B, without a
+// correction). Sums over channels are in fp32, in their order. It keeps S of every head; a kept row
+// is a token's q, k, v, a and b, f32.
 struct RecurArgs {
   StateAccess state;
   View qkv;  // [T, ...] act, with q, k and v of all heads at these columns
@@ -88,8 +96,7 @@ struct RecurArgs {
   int32_t value_dim = 1;
   bool a_by_channel = false;
   RecurRule rule = RecurRule::kDelta;
-  float step_low = 0;
-  float step_high = INFINITY;
+  RecurLimits limits = {};
   View a_log;      // [value_heads] f32
   View step_bias;  // [value_heads], or of channels [value_heads * key_dim], f32
   View skip = {};  // [value_heads] f32; optional

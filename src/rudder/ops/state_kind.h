@@ -21,6 +21,7 @@ enum class GateFunction : uint8_t { kSigmoid, kSilu, kItself };
 struct StateLimits {
   int32_t filter = INT32_MAX;   // ConvolveArgs.length
   int32_t key_dim = INT32_MAX;  // RecurArgs.key_dim
+  bool decay_floor = true;      // RecurLimits.decay_floor
 };
 
 }  // namespace rudder::ops

@@ -24,9 +24,11 @@ struct MixStreamsArgs {
 // then those of blocks, b_0, b_1 ...
 //   where there is a delta:  p = p + delta;  or, with `finished` >= 0:  b_finished = p, p = delta
 //   where there is an out:   out = sum over s of softmax(a)_s * s,  of s in p, b_0 ... b_(blocks-1)
-//                            a_s = sum over k of s_k / sqrt(mean(s^2) + norm.eps) * norm_k *
-//                            query_k
-// of x as stored. Sums are in fp32, p first; a result is rounded once.
+//                            a_s = score_scale * sum over k of s_k / sqrt(mean(s^2) + norm.eps) *
+//                            norm_k * query_k
+// of x as stored; with `normed_values` what is summed is s / sqrt(mean(s^2) + norm.eps). Sums are
+// in fp32, p first; a result is rounded once. Source: vLLM, models/kimi_k3; transformers,
+// Inkling2BlockAttentionResidual (normed values).
 struct SumBlocksArgs {
   tensor::View x;           // [T, n * hidden] act, in place
   tensor::View delta = {};  // [T, hidden] act
@@ -34,7 +36,21 @@ struct SumBlocksArgs {
   int32_t blocks = 0;       // that are read, at most n - 1
   NormSpec norm = {};       // an RMS norm, of [hidden]
   tensor::View query = {};  // [hidden] f32
-  tensor::View out = {};    // [T, hidden] act, other memory than x and delta
+  float score_scale = 1;
+  bool normed_values = false;
+  tensor::View out = {};  // [T, hidden] act, other memory than x and delta
+};
+
+// x = keep * x + add * delta. With a gate g both are numbers of a channel, made of w = g /
+// temperature in double and rounded to fp32: add = sigmoid(w), keep = sqrt(max(sigmoid(-w) * (1 +
+// add), 1e-3)). The sum is in fp32, rounded once. Source: transformers, modeling_muse_spark.py.
+struct ScaleAddArgs {
+  tensor::View x;          // [T, hidden] act, in place
+  tensor::View delta;      // [T, hidden] act
+  tensor::View gate = {};  // [hidden] or [1] f32; optional
+  float temperature = 1;
+  float keep = 1;  // without a gate
+  float add = 1;   // likewise
 };
 
 // How numbers of a token's streams are made of the streams (hyper-connections).

@@ -25,6 +25,7 @@ Trials::Trials(const step::Capacity& capacity, int32_t max_num_seqs, int32_t max
     : block_size_(capacity.block_size),
       num_groups_(capacity.kv_groups.size()),
       num_blocks_(capacity.num_blocks),
+      num_states_(capacity.states.count),
       max_seq_len_(capacity.max_seq_len) {
   const auto add_both = [&](int32_t num_seqs) {
     add_decodes(num_seqs, num_seqs);
@@ -44,6 +45,7 @@ int64_t Trials::blocks_each(const Shape& shape) const {
 
 void Trials::add(const Shape& shape) {
   if (shape.num_seqs * blocks_each(shape) > num_blocks_) return;
+  if (num_states_ > 0 && shape.num_seqs > num_states_) return;
   shapes_.insert(shapes_.end(), kRuns, shape);
 }
 
@@ -69,6 +71,7 @@ void Trials::add_next(step::StepPlan& plan, std::vector<uint32_t>& generations) 
     edit.sampling.temperature = 0;
     edit.prompt_len = shape.kv_len + shape.q_len;
     edit.max_len = edit.prompt_len + 1;
+    if (num_states_ > 0) edit.state = slot;
     edit.blocks.resize(static_cast<size_t>(num_groups_));
     for (step::GroupTable& table : edit.blocks) {
       for (int64_t i = 0; i < blocks; ++i) table.emplace_back(block++);

@@ -3,8 +3,8 @@
 // requests alone would not do: its steps have both decodes and prompts, and the fit could not tell
 // the cost of one from that of the other. The trials are, in this order: decodes of one sequence,
 // then of more, each with few keys and with many; then prompts of several lengths. They stop once
-// they have taken half a second. Each trial opens slots and names blocks from 0 on, as no sequence
-// has any yet, and nothing that it writes is read later.
+// they have taken half a second. Each trial opens slots and names blocks and states from 0 on, as
+// no sequence has any yet, and nothing that it writes is read later.
 //
 // Pace owns the trials and makes them steps; the engine runs them like any other. Internal to the
 // room; engine thread.
@@ -55,6 +55,7 @@ class Trials {
   const int32_t block_size_;
   const int32_t num_groups_;
   const int32_t num_blocks_;
+  const int32_t num_states_;  // 0: sequences keep none
   const int32_t max_seq_len_;
   std::vector<Shape> shapes_;  // of the trials, in their order; a shape that runs thrice, thrice
   size_t next_ = 0;            // trial to plan

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <vector>
@@ -63,6 +64,24 @@ TEST(TrialsTest, NoTwoSequencesHaveABlockAndNoneIsMissing) {
       EXPECT_LT(*blocks.rbegin(), num_blocks);
       EXPECT_LE(plan.num_tokens(), 512);
     }
+  }
+}
+
+// Of layers that keep states each sequence of a trial has one of its own, as far as there are any.
+TEST(TrialsTest, SequencesHaveStatesWhereThereAreAny) {
+  for (const int32_t num_states : {0, 3, kSlots + 5}) {
+    step::Capacity of_states = capacity(20'000);
+    of_states.states.count = num_states;
+    Trials trials(of_states, kSlots, 512);
+    size_t most = 0;
+    for (const step::StepPlan& plan : all_plans(trials, 10)) {
+      most = std::max(most, plan.slots.size());
+      for (size_t i = 0; i < plan.slots.size(); ++i) {
+        EXPECT_EQ(plan.slots[i].state, num_states == 0 ? step::kNoState : static_cast<int32_t>(i));
+        EXPECT_LT(plan.slots[i].state, std::max(num_states, 1));
+      }
+    }
+    EXPECT_EQ(most, num_states == 3 ? 1u : size_t{kSlots});
   }
 }
 

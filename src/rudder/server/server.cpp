@@ -158,7 +158,9 @@ void Server::Impl::start_timers() {
 }
 
 void Server::Impl::add_vitals() {
-  vitals.add("the engine", [this] { return !context.engine().health(); });
+  if (!context.engine().mends_itself()) {
+    vitals.add("the engine", [this] { return !context.engine().health(); });
+  }
   for (const std::shared_ptr<IoThread>& thread : threads) {
     vitals.add("an I/O thread", [raw = thread.get(), last = uint64_t{0}]() mutable {
       const uint64_t now = raw->num_sweeps();
@@ -248,7 +250,9 @@ bool Server::drain(int64_t grace_us) {
 
 Result<void> Server::watch() {
   Impl& impl = *impl_;
-  impl.stalls.look(impl.context.engine().replicas(), impl.context.clock.now_us());
+  if (!impl.context.engine().mends_itself()) {  // else its processes say where their threads are
+    impl.stalls.look(impl.context.engine().replicas(), impl.context.clock.now_us());
+  }
   const Result<void> health = impl.context.engine().health();
   const bool is_dead = !health && health.error().code == ErrorCode::kInternal;
   Result<void> vital =

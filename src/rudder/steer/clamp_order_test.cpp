@@ -114,6 +114,23 @@ TEST(ClampOrder, TheSameOfATranscoder) {
   EXPECT_EQ(writes, 2);  // one for each layer that it writes
 }
 
+// The server's steering holds a dictionary that is loaded anew, or lies under another name too.
+TEST(ClampOrder, OfADictionaryThatIsLoadedTwiceTheLastClampCounts) {
+  for (const Case& one : clamp_cases()) {
+    const auto parsed =
+        parse(fmt::format(R"({{"steering": [{}]}})", one.server), dictionary_of({}));
+    ASSERT_TRUE(parsed);
+    std::vector<OpSpec> specs = parsed->ops;
+    const auto own = parse(fmt::format(R"({{"steering": [{}]}})", one.request), dictionary_of({}));
+    ASSERT_TRUE(own);
+    std::ranges::copy(own->ops, std::back_inserter(specs));
+    const auto both = Config::build(std::make_shared<const Model>(small_model()), specs);
+    ASSERT_TRUE(both);
+    const auto alone = config_of_both("", one.same_as, dictionary_of({}), small_model());
+    EXPECT_EQ(keys_of(**both), keys_of(*alone)) << one.server << " + " << one.request;
+  }
+}
+
 // Token by token: a clamp that is not selected there does not count.
 TEST(ClampOrder, WhereTheLastOneIsNotSelectedTheOneBeforeCounts) {
   const OneName names = dictionary_of({});

@@ -17,6 +17,7 @@
 #include "rudder/base/check.h"
 #include "rudder/features/dictionary.h"
 #include "rudder/steer/axes.h"
+#include "rudder/steer/clamped_features.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/latches.h"
 #include "rudder/steer/reconstructions.h"
@@ -63,7 +64,6 @@ class Lowering {
   Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
   Result<int32_t> selector_index(const OpSpec& spec, Selector selector);
-  bool is_clamped_before(const LoweredOp& form) const;
 
   // The rows that axes were made of, by place in their buffer: two are enough to tell lists apart,
   // since rows of one list lie in one buffer.
@@ -76,8 +76,7 @@ class Lowering {
   std::vector<FeatureClamp> relays_;  // whose changes they have
   Reconstructions reconstructions_;
   int32_t num_specs_ = 0;
-  // By point, dictionary and feature: the first spec that clamps it.
-  std::map<std::tuple<int32_t, const features::Dictionary*, int32_t>, int32_t> clamped_;
+  ClampedFeatures clamped_;
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -369,22 +368,16 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     const bool writes_feature = spec.op == OpName::kFeature && !spec.vector.empty() &&
                                 spec.clamp.feature != FeatureClamp::kNoFeature;
     if (writes_feature) {
-      form.clamped = spec.clamp.dictionary.get();
+      form.clamped = clamped_.first_with(spec.clamp);
       form.clamped_feature = spec.clamp.feature;
       form.spec = num_specs_;
-      clamped_.try_emplace({form.point.index(), form.clamped, form.clamped_feature}, form.spec);
+      clamped_.note(form);
     }
     form.changes_nothing = is_identity(form);
-    if (form.changes_nothing && !is_clamped_before(form)) continue;
+    if (form.changes_nothing && !clamped_.is_clamped_before(form)) continue;
     lowered_.ops.push_back(std::move(form));
   }
   return {};
-}
-
-// Whether an earlier spec changes the same feature there.
-bool Lowering::is_clamped_before(const LoweredOp& form) const {
-  const auto found = clamped_.find({form.point.index(), form.clamped, form.clamped_feature});
-  return found != clamped_.end() && found->second != form.spec;
 }
 
 // The part of `selector` among generated tokens [begin, end); false when there is none.

@@ -7,7 +7,7 @@
 
 namespace rudder::step {
 
-// Those of a folder of weights are last: the executor guesses, by kDraftModel or one behind it.
+// Those of weights are last: the executor guesses, by kDraftModel or one behind it.
 enum class DraftMethod : uint8_t {
   kNone,
   kNgram,
@@ -16,7 +16,8 @@ enum class DraftMethod : uint8_t {
   kEagle,
   kEagle3,
   kMedusa,
-  kAssistant,  // "mtp"
+  kAssistant,  // "mtp" with a folder
+  kMtp,        // "mtp" without: the model's own checkpoint has what guesses
 };
 
 }  // namespace rudder::step

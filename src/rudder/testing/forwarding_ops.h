@@ -107,6 +107,9 @@ class ForwardingOps : public ops::Ops,
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
   }
+  void scale_add(const ops::ScaleAddArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::scale_add, args);
+  }
   void connect_streams(const ops::ConnectStreamsArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::connect_streams, args);
   }

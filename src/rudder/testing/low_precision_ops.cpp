@@ -304,6 +304,16 @@ class LowPrecisionOps final : public PassingOps {
     out.done();
   }
 
+  void scale_add(const ops::ScaleAddArgs& args) override {
+    Wide x(args.x);
+    Wide delta(args.delta);
+    ops::ScaleAddArgs wide = args;
+    wide.x = x.view();
+    wide.delta = delta.view();
+    inner_->stream_ops()->scale_add(wide);
+    x.round_to(args.x);
+  }
+
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     Wide x(args.x);
     Wide delta(args.delta);

@@ -82,7 +82,10 @@ class OpsAttention : public OpsConformance {
   Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales,
                 double nudge) const;
   void make_gate(Layer& layer);
-  Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
+  // With a cache for sequences of so many tokens in all, and not much more: it is written and read
+  // whole. Of up to kMostSequences at once.
+  Layer make_layer(const AttentionShape& shape, int64_t num_tokens);
+  static constexpr int64_t kMostSequences = 6;
   Sequence make_sequence(Layer& layer, int64_t length);
   // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:
   // [sum of q_lens + padding, heads * head_dim]. By sequence, where there are `trees`: which of its
@@ -97,11 +100,15 @@ class OpsAttention : public OpsConformance {
     // every row of a head as round_query_row() leaves it; a low precision also cuts sums.
     const Matrix* rounded_q = nullptr;
     double nudge = 0;  // of codes, cached()
+    // Not 0: queries, keys and values are moved by up to a rounding each, at random from this seed.
+    uint64_t disturbance = 0;
   };
   // Attention of tokens [begin, begin + count) of a sequence. `patterns` as of
   // reference_attention().
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   const Precision& precision, std::vector<Matrix>* patterns = nullptr);
+  // What one rounding on the way to an output changes, relative to what is rounded.
+  double rounding_unit() const;
   bool may_round_queries() const {
     return GetParam().rounds_queries && ops_.kv_format() == ops::KvFormat{tensor::DType::kF8E4M3};
   }

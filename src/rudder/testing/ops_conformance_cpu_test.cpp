@@ -1,6 +1,7 @@
 // The CPU's backends in the conformance suite: the reference, and the fast one on every
 // instruction set that this machine runs, in both dtypes. And one with the dtypes of a GPU, which
-// shows that the suite's tolerances fit them.
+// shows that the suite's tolerances fit them. Each instruction set has one of the dtypes in the
+// daily run and the other in the full one, so that both dtypes and all sets are in either.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +33,9 @@ TEST(AddAsFp8, KeepsThirteenBitsBelowTheLargest) {
   EXPECT_TRUE(std::isnan(add_as_fp8(0, std::vector<double>{kInfinity})));
 }
 
-std::vector<Backend> cpu_backends() {
+enum class Run { kDaily, kFull };
+
+std::vector<Backend> reference_backends() {
   std::vector<Backend> backends(1);
   backends[0].name = "reference";
   backends[0].make = [](int) { return cpu::make_reference_ops(); };
@@ -49,8 +52,17 @@ std::vector<Backend> cpu_backends() {
   };
   add_low("BF16", tensor::DType::kBF16, {tensor::DType::kBF16});
   add_low("F8_E4M3", tensor::DType::kF8E4M3, {tensor::DType::kF8E4M3});
+  return backends;
+}
+
+std::vector<Backend> cpu_backends(Run run) {
+  std::vector<Backend> backends;
+  if (run == Run::kDaily) backends = reference_backends();
+  bool is_daily = false;
   for (const cpu::Isa isa : cpu::available_isas()) {
+    is_daily = !is_daily;
     for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
+      if (((dtype == tensor::DType::kBF16) == is_daily) != (run == Run::kDaily)) continue;
       Backend backend;
       backend.name = std::string(cpu::isa_name(isa)) + "_" + std::string(dtype_name(dtype));
       std::replace(backend.name.begin(), backend.name.end(), '-', '_');
@@ -68,22 +80,26 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
 }
 
 // KV caches of codes: as a GPU has them, and the fast backend.
-std::vector<Backend> code_backends() {
+std::vector<Backend> code_backends(Run run) {
   std::vector<Backend> backends;
   const auto name_kv = [](const ops::KvFormat& kv) {
     return std::string(dtype_name(kv.dtype)) + (kv.scales_tokens ? "_tokens" : "");
   };
   for (const ops::KvFormat kv : {ops::kFp8TokenKv, ops::kInt8TokenKv}) {
-    Backend low = cpu_backends()[1];
+    if (run == Run::kFull) break;
+    Backend low = reference_backends()[1];
     low.name += "_" + name_kv(kv);
     low.make = [kv](int) {
       return make_low_precision_ops({.linear = tensor::DType::kBF16, .kv = kv});
     };
     backends.push_back(low);
   }
+  bool is_daily = false;
   for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
     for (const ops::KvFormat kv :
          {ops::KvFormat{tensor::DType::kF8E4M3}, ops::kFp8TokenKv, ops::kInt8TokenKv}) {
+      is_daily = !is_daily;
+      if (is_daily != (run == Run::kDaily)) continue;
       Backend fast;
       fast.name = "fast_" + std::string(dtype_name(dtype)) + "_" + name_kv(kv);
       fast.make = [dtype, kv](int num_threads) {
@@ -97,7 +113,7 @@ std::vector<Backend> code_backends() {
 
 // As a GPU does over a cache of F8E4M3: the suite accepts rounded queries.
 Backend query_rounding_backend() {
-  Backend backend = cpu_backends()[2];
+  Backend backend = reference_backends()[2];
   backend.name += "_queries";
   backend.head_dims = {64, 128};
   backend.make = [](int) {
@@ -107,22 +123,49 @@ Backend query_rounding_backend() {
   return backend;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsLatent, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsLatent, ::testing::ValuesIn(code_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsStates, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsConformance, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsAttention, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsTrees, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsTrees, ::testing::ValuesIn(cpu_backends(Run::kFull)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsTaps, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsTaps, ::testing::ValuesIn(cpu_backends(Run::kFull)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsRouters, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsRouters, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsEncode, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsEncode, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsFeatures, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsFeatures, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsLatent, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsLatent, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsStates, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsStates, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsAttention, ::testing::ValuesIn(code_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpuCodes, OpsAttention, ::testing::ValuesIn(code_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsTrees, ::testing::ValuesIn(code_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpuCodes, OpsTrees, ::testing::ValuesIn(code_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsLatent, ::testing::ValuesIn(code_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpuCodes, OpsLatent, ::testing::ValuesIn(code_backends(Run::kFull)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsAttention, ::testing::Values(query_rounding_backend()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsTrees, ::testing::Values(query_rounding_backend()),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsAttention, ::testing::ValuesIn(code_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsTrees, ::testing::ValuesIn(code_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsTrees, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsTaps, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsRouters, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsEncode, ::testing::ValuesIn(cpu_backends()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, OpsFeatures, ::testing::ValuesIn(cpu_backends()), name_of);
 
 }  // namespace
 }  // namespace rudder::testing

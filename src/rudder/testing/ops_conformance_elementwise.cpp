@@ -12,9 +12,9 @@ namespace {
 using tensor::DType;
 using tensor::View;
 
-constexpr ops::Activation kActivations[] = {ops::Activation::kSilu, ops::Activation::kGeluTanh,
-                                            ops::Activation::kGelu, ops::Activation::kRelu,
-                                            ops::Activation::kClampedSwiglu};
+constexpr ops::Activation kActivations[] = {
+    ops::Activation::kSilu, ops::Activation::kGeluTanh,      ops::Activation::kGelu,
+    ops::Activation::kRelu, ops::Activation::kClampedSwiglu, ops::Activation::kLimitedSilu};
 
 std::string shape_text(int64_t rows, int64_t width) {
   return std::to_string(rows) + " x " + std::to_string(width);

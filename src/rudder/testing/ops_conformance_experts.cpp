@@ -207,6 +207,7 @@ std::vector<ExpertCase> expert_cases() {
           {8, 8, 9, 272, 80, 8, kSilu, false, true},  // each token has all of them
           {16, 4, 33, 208, 160, 16, kClampedSwiglu, false, true},
           {16, 4, 128, 80, 96, 16, kGeluTanh},
+          {8, 3, 21, 208, 96, 8, kLimitedSilu, false, true},
           {6, 2, 20, 80, 96, 6, kGelu},
           {128, 8, 3, 144, 48, 128, kSilu},
           {128, 8, 64, 64, 48, 128, {}, true},

@@ -167,7 +167,7 @@ TEST_P(OpsConformance, F8OfManyRows) {
 TEST_P(OpsAttention, QkvPrepOfManyTokens) {
   // No norm, RMS, a clip, one of each.
   const auto check = [&](const AttentionShape& shape, int64_t tokens, int kind) {
-    const Layer layer = make_layer(shape, tokens / shape.block_size + 1);
+    const Layer layer = make_layer(shape, tokens);
     const auto norm = [&](bool clips) {
       if (kind == 0) return ops::NormSpec{};
       ops::NormSpec norm = random_norm(shape.head_dim);

@@ -60,6 +60,7 @@ std::vector<RecurCase> recur_cases() {
           {"a state space", 1, 4, 48, 12, false, false, false, true},
           {"a state space of wide heads", 1, 2, 128, 64, false, false, false, true},
           {"long keys", 1, 1, 200, 36, false, true, true, false},
+          {"channels with a floor", 3, 3, 20, 28, true, true, true, false, -4.75f},
           {"narrow", 2, 2, 1, 1, false, true, true, false}};
 }
 
@@ -68,6 +69,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
   if (ops == nullptr) GTEST_SKIP() << "it keeps no states";
   for (const RecurCase& one : recur_cases()) {
     SCOPED_TRACE(one.name);
+    if (one.decay_floor < 0 && !ops->state_limits().decay_floor) continue;
     const int64_t keys = int64_t{one.key_heads} * one.key_dim;
     const int64_t values = int64_t{one.value_heads} * one.value_dim;
     const int64_t a_width = int64_t{one.value_heads} * (one.a_by_channel ? one.key_dim : 1);
@@ -87,8 +89,9 @@ TEST_P(OpsStates, RecurIsItsFormula) {
                         .value_dim = one.value_dim,
                         .a_by_channel = one.a_by_channel,
                         .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
-                        .step_low = one.skips ? 0.1f : 0.0f,
-                        .step_high = one.skips ? 0.9f : kInfinity,
+                        .limits = {.low = one.skips ? 0.1f : 0.0f,
+                                   .high = one.skips ? 0.9f : kInfinity,
+                                   .decay_floor = one.decay_floor},
                         .a_log = floats(one.value_heads, 0.5, -1),
                         .step_bias = floats(a_width, 0.3),
                         .skip = one.skips ? floats(one.value_heads, 1) : View{},
@@ -112,8 +115,9 @@ TEST_P(OpsStates, RecurIsItsFormula) {
          .key_dim = one.key_dim,
          .value_dim = one.value_dim,
          .is_delta = one.is_delta,
-         .step_low = double{args.step_low},
-         .step_high = double{args.step_high},
+         .step_low = double{args.limits.low},
+         .step_high = double{args.limits.high},
+         .decay_floor = double{args.limits.decay_floor},
          .a_log = read(args.a_log),
          .step_bias = read(args.step_bias),
          .skip = read(args.skip)},
@@ -253,28 +257,28 @@ OpsStates::LongRun OpsStates::long_run(const RecurCase& one) {
     }
     return read(device_.put(HostTensor(rows, act_, {kLength, width})));
   };
-  LongRun run{.args = {.state = {},
-                       .qkv = {},
-                       .q_begin = values,
-                       .k_begin = values + keys,
-                       .v_begin = 0,
-                       .gates = {},
-                       .a_begin = 0,
-                       .b = {.begin = one.has_b ? heads : -1},
-                       .key_heads = one.key_heads,
-                       .value_heads = one.value_heads,
-                       .key_dim = one.key_dim,
-                       .value_dim = one.value_dim,
-                       .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
-                       .step_low = one.skips ? 0.001f : 0.0f,
-                       .step_high = one.skips ? 0.9f : kInfinity,
-                       .a_log = floats(heads, 2, -1),
-                       .step_bias = floats(heads, 0.3),
-                       .skip = one.skips ? floats(heads, 1) : View{},
-                       .out = poisoned({1, values})},
-              .qkv = drawn(values + 2 * keys, 1),
-              .gates = drawn(2 * heads, 5),
-              .expected = {}};
+  LongRun run{
+      .args = {.state = {},
+               .qkv = {},
+               .q_begin = values,
+               .k_begin = values + keys,
+               .v_begin = 0,
+               .gates = {},
+               .a_begin = 0,
+               .b = {.begin = one.has_b ? heads : -1},
+               .key_heads = one.key_heads,
+               .value_heads = one.value_heads,
+               .key_dim = one.key_dim,
+               .value_dim = one.value_dim,
+               .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
+               .limits = {.low = one.skips ? 0.001f : 0.0f, .high = one.skips ? 0.9f : kInfinity},
+               .a_log = floats(heads, 2, -1),
+               .step_bias = floats(heads, 0.3),
+               .skip = one.skips ? floats(heads, 1) : View{},
+               .out = poisoned({1, values})},
+      .qkv = drawn(values + 2 * keys, 1),
+      .gates = drawn(2 * heads, 5),
+      .expected = {}};
   const auto part = [&](const Matrix& rows, int64_t begin, int64_t count) {
     return rows.slice(0, kLength, begin, count);
   };
@@ -283,8 +287,8 @@ OpsStates::LongRun OpsStates::long_run(const RecurCase& one) {
                                   .key_dim = one.key_dim,
                                   .value_dim = one.value_dim,
                                   .is_delta = one.is_delta,
-                                  .step_low = double{run.args.step_low},
-                                  .step_high = double{run.args.step_high},
+                                  .step_low = double{run.args.limits.low},
+                                  .step_high = double{run.args.limits.high},
                                   .a_log = read(run.args.a_log),
                                   .step_bias = read(run.args.step_bias),
                                   .skip = read(run.args.skip)},

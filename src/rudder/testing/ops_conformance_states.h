@@ -37,6 +37,7 @@ struct RecurCase {
   std::string name;
   int32_t key_heads, value_heads, key_dim, value_dim;
   bool a_by_channel, has_b, is_delta, skips;
+  float decay_floor = 0;
 };
 
 class OpsStates : public OpsConformance {

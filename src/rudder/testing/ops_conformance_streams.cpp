@@ -117,7 +117,7 @@ TEST_P(OpsConformance, SumBlocks) {
     const std::vector<float> values = random_values(width, 0.25);
     return device_.put_as(std::span<const float>(values), DType::kF32, {width});
   };
-  for (const int32_t blocks : {0, 1, 4}) {
+  for (const int32_t blocks : {0, 1, 4, 5}) {
     for (const int64_t columns : {1, 33, 64, 1032}) {
       SCOPED_TRACE(std::to_string(blocks) + " blocks of " + std::to_string(columns));
       const int64_t width = wide(columns);
@@ -128,6 +128,8 @@ TEST_P(OpsConformance, SumBlocks) {
                                    .blocks = blocks,
                                    .norm = {.weight = vector_of(width), .eps = 1e-4f},
                                    .query = vector_of(width),
+                                   .score_scale = blocks == 1 ? 0.37f : 1.0f,
+                                   .normed_values = blocks == 1 || blocks == 5,
                                    .out = out};
       for (int32_t finished = -1; finished < blocks; ++finished) {
         std::vector<Matrix> expected = sums_of(read(x), width);
@@ -145,10 +147,13 @@ TEST_P(OpsConformance, SumBlocks) {
         streams->sum_blocks(both);
         const std::vector<Matrix> got = sums_of(read(both.x), width);
         for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], 1e-6, "sums");
-        expect_close(
-            read(out),
-            reference_block_read(got, read(ask.norm.weight), read(ask.query), double{ask.norm.eps}),
-            1e-5, "what is read of them");
+        expect_close(read(out),
+                     reference_block_read(got, {.norm = read(ask.norm.weight),
+                                                .query = read(ask.query),
+                                                .eps = double{ask.norm.eps},
+                                                .score_scale = double{ask.score_scale},
+                                                .normed_values = ask.normed_values}),
+                     1e-5, "what is read of them");
         // A write and a read are what they are together, and a row is what it is alone.
         ops::SumBlocksArgs parts = ask;
         parts.x = copy(x);
@@ -190,6 +195,67 @@ TEST_P(OpsConformance, SumBlocksOfAGolden) {
   Matrix expected(1, 4);
   expected.values = {-1.3567530, -0.4787201, 0.3658421, 1.2106208};
   expect_close(read(out), expected, 3e-7, "mix");
+  // Inkling 2: values are normed too, without a weight; scores are divided by sqrt(hidden).
+  ops::SumBlocksArgs normed{.x = put(sums, act_, {1, 12}),
+                            .blocks = 2,
+                            .norm = {.weight = put({1, 1, 1, 1}, DType::kF32, {4}), .eps = 1e-6f},
+                            .query = put({0.25f, -0.5f, 0.75f, 1}, DType::kF32, {4}),
+                            .score_scale = 0.5f,
+                            .normed_values = true,
+                            .out = out};
+  streams->sum_blocks(normed);
+  expected.values = {-1.1784673, -0.1296217, 0.2311533, 0.6251959};
+  expect_close(read(out), expected, 3e-7, "mix of normed values");
+  const auto misses = [&](float score_scale, bool normed_values) {
+    normed.score_scale = score_scale;
+    normed.normed_values = normed_values;
+    streams->sum_blocks(normed);
+    double largest = 0;
+    for (int64_t k = 0; k < 4; ++k) {
+      largest = std::max(largest, std::abs(read(out).at(0, k) - expected.at(0, k)));
+    }
+    return largest > 1e-3;
+  };
+  EXPECT_TRUE(misses(1, true)) << "without the division";
+  EXPECT_TRUE(misses(0.5f, false)) << "of values as they are";
+}
+
+TEST_P(OpsConformance, ScaleAdd) {
+  ops::StreamOps* const streams = ops_.stream_ops();
+  if (streams == nullptr) GTEST_SKIP() << "it has no residual of several streams";
+  for (const bool by_channel : {false, true}) {
+    for (const int64_t columns : {1, 33, 64, 1032}) {
+      SCOPED_TRACE(std::to_string(columns) + (by_channel ? " gates" : " columns"));
+      const int64_t width = wide(columns);
+      const View x = random({5, width});
+      const View delta = random({5, width});
+      const std::vector<float> gates = random_values(by_channel ? width : 1, 2);
+      const View gate =
+          device_.put_as(std::span<const float>(gates), DType::kF32, {std::ssize(gates)});
+      const View constant = copy(x);
+      const Matrix before = read(x);
+      const Matrix branch = read(delta);
+      Matrix gated = before;
+      Matrix scaled = before;
+      for (int64_t t = 0; t < 5; ++t) {
+        for (int64_t k = 0; k < width; ++k) {
+          const double w = double{gates[by_channel ? static_cast<size_t>(k) : 0]} / 0.7;
+          const double open = 1 / (1 + std::exp(-w));
+          const double keep = std::sqrt(std::max(1 / (1 + std::exp(w)) * (1 + open), 1e-3));
+          gated.at(t, k) = keep * before.at(t, k) + open * branch.at(t, k);
+          scaled.at(t, k) = 0.8 * before.at(t, k) + 0.6 * branch.at(t, k);
+        }
+      }
+      const View alone = copy(x.rows(3, 1));
+      streams->scale_add({.x = x, .delta = delta, .gate = gate, .temperature = 0.7f});
+      expect_close(read(x), gated, 2e-6, "gated");
+      streams->scale_add(
+          {.x = alone, .delta = delta.rows(3, 1), .gate = gate, .temperature = 0.7f});
+      expect_same_rows(alone, x.rows(3, 1), "alone");
+      streams->scale_add({.x = constant, .delta = delta, .keep = 0.8f, .add = 0.6f});
+      expect_close(read(constant), scaled, 2e-6, "scaled");
+    }
+  }
 }
 
 // Numbers that anyone can make.

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kBases[] = {1, 7, 15, 16, 17, 31, 48, 63, 64, 65, 90};
 constexpr int64_t kTreeSizes[] = {2, 3, 5, 9, 16, 17, 33, 64};
+constexpr int64_t kLongest = 90 + 64;  // of a tree and what is before it
 
 std::vector<int64_t> path_to(const std::vector<int32_t>& parents, int64_t token) {
   std::vector<int64_t> path;
@@ -62,7 +63,7 @@ namespace {
 TEST_P(OpsTrees, ATokenSeesItsPath) {
   if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
   for (int round = 0; round < 6; ++round) {
-    Layer layer = make_layer(tree_shape(), 400);
+    Layer layer = make_layer(tree_shape(), 40 + 20 + 33 + 2 * kLongest);
     const int64_t base = pick(kBases);
     const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
     const int64_t count = std::ssize(parents);
@@ -114,7 +115,7 @@ TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
   if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it keeps no rows";
   constexpr int32_t kGroupLayers = 3;
   for (int round = 0; round < 6; ++round) {
-    Layer layer = make_layer(tree_shape(), 200);
+    Layer layer = make_layer(tree_shape(), 16);
     const int64_t size = layer.kv.block_size;
     const int64_t base = pick(kBases);
     const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
@@ -189,7 +190,7 @@ TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
 TEST_P(OpsTrees, KeptPathsAreChains) {
   if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
   for (int round = 0; round < 12; ++round) {
-    Layer layer = make_layer(tree_shape(), 200);
+    Layer layer = make_layer(tree_shape(), 40 + 2 * (kLongest + 3));
     const int64_t base = pick(kBases);
     const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
     const int64_t count = std::ssize(parents);

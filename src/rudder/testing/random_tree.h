@@ -25,7 +25,8 @@ inline step::DraftTree random_tree(uint64_t seed, int32_t size) {
 }
 
 // The tokens of the first `count` drafts of a tree, where `right` comes: behind each right one the
-// first for which hits(row) is true is right, and others are by chance. below(n) draws a number.
+// first for which hits(row) is true is right, and its siblings are wrong; others are by chance.
+// below(n) draws a number.
 template <typename Below, typename Hits>
 std::vector<int32_t> random_tree_guess(const step::DraftTree& tree, int32_t count,
                                        std::span<const int32_t> right, int32_t vocab_size,
@@ -42,11 +43,13 @@ std::vector<int32_t> random_tree_guess(const step::DraftTree& tree, int32_t coun
       return false;
     };
     const bool may_hit = is_right[static_cast<size_t>(tree.parent(row))] && depth < right.size();
-    int32_t token = below(vocab_size);
-    if (may_hit && !is_taken(right[depth]) && hits(row)) token = right[depth];
-    while (is_taken(token)) token = (token + 1) % vocab_size;
+    const bool is_hit = may_hit && !is_taken(right[depth]) && hits(row);
+    int32_t token = is_hit ? right[depth] : below(vocab_size);
+    while (!is_hit && (is_taken(token) || (may_hit && token == right[depth]))) {
+      token = (token + 1) % vocab_size;
+    }
     tokens.push_back(token);
-    is_right.push_back(may_hit && token == right[depth]);
+    is_right.push_back(is_hit);
   }
   return tokens;
 }

@@ -47,7 +47,8 @@ Matrix reference_latent(const ReferenceLatent& spec, const Matrix& q, const Matr
     const int64_t key = h * (s.nope_dim + s.value_dim);
     Matrix weights(tokens, tokens);
     for (int64_t t = 0; t < tokens; ++t) {
-      double highest = -INFINITY;
+      const double sink = spec.sinks.empty() ? -INFINITY : spec.sinks[static_cast<size_t>(h)];
+      double highest = sink;
       for (int64_t at = 0; at <= t; ++at) {
         const int64_t from = h * s.query_dim();
         weights.at(t, at) =
@@ -55,7 +56,7 @@ Matrix reference_latent(const ReferenceLatent& spec, const Matrix& q, const Matr
                           product(queries, t, from + s.nope_dim, turned, at, 0, s.rope_dim));
         highest = std::max(highest, weights.at(t, at));
       }
-      double total = 0;
+      double total = std::exp(sink - highest);
       for (int64_t at = 0; at <= t; ++at) {
         weights.at(t, at) = std::exp(weights.at(t, at) - highest);
         total += weights.at(t, at);

@@ -13,9 +13,10 @@ struct ReferenceLatent {
   ops::LatentShape shape;
   double scale = 1;
   bool neighbours = false;
-  ReferenceNorm norm;  // of c
-  Matrix up;           // [num_heads * (nope_dim + value_dim), rank]
-  Matrix table;        // [T, rope_dim]: cos, then sin, of each position; empty: nothing turns
+  ReferenceNorm norm;              // of c
+  Matrix up;                       // [num_heads * (nope_dim + value_dim), rank]
+  std::vector<double> sinks = {};  // [num_heads]; empty: none
+  Matrix table;  // [T, rope_dim]: cos, then sin, of each position; empty: nothing turns
 };
 
 // One sequence from its first token on: `q` and `latent` as ops::LatentPrepArgs has them. Gives

@@ -238,6 +238,7 @@ class ReferencePass {
          .value_heads = delta.value_heads,
          .key_dim = delta.key_dim,
          .value_dim = delta.value_dim,
+         .decay_floor = double{delta.decay_floor},
          .a_log = to_matrix(w.a_log),
          .step_bias = to_matrix(w.step_bias)},
         columns(qkv, 0, delta.key_width()), columns(qkv, delta.key_width(), delta.key_width()),
@@ -267,8 +268,10 @@ class ReferencePass {
                           .neighbours = mixer.neighbours,
                           .norm = {to_matrix(w.kv_norm.weight), {}, double{w.kv_norm.eps}},
                           .up = ops_.product_of(w.kv_up).weight,
+                          .sinks = mixer.sinks ? to_matrix(w.sinks).values : std::vector<double>(),
                           .table = table_of(mixer.rope)},
                          grown(linear(from, w.q)), linear(in, w.kv_down), next_patterns());
+    if (mixer.out_gate) mixed = reference_gate_rows({}, mixed, linear(in, w.gate));
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -412,8 +415,9 @@ class ReferencePass {
       }
     }
     if (mlp.shared_width == 0) return out;
-    Matrix shared = linear(reference_gated_act(linear(shared_in, w.shared_gate_up), mlp.activation),
-                           w.shared_down);
+    Matrix shared =
+        linear(reference_gated_act(linear(shared_in, w.shared_gate_up), mlp.shared_activation),
+               w.shared_down);
     if (mlp.own_norms) {
       out = normed(out, w.post_norm);
       shared = normed(shared, w.shared_post_norm);

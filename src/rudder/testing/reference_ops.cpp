@@ -45,16 +45,21 @@ double activate(double x, ops::Activation activation) {
     case ops::Activation::kRelu:
       return x < 0 ? 0 : x;
     case ops::Activation::kClampedSwiglu:
+    case ops::Activation::kLimitedSilu:
       break;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
 double activate_pair(double gate, double up, ops::Activation activation) {
-  if (activation != ops::Activation::kClampedSwiglu) return activate(gate, activation) * up;
-  const double limit = 7;
+  const bool is_limited = activation == ops::Activation::kLimitedSilu;
+  if (activation != ops::Activation::kClampedSwiglu && !is_limited) {
+    return activate(gate, activation) * up;
+  }
+  const double limit = is_limited ? 10 : 7;
   const double g = gate > limit ? limit : gate;
   const double u = up > limit ? limit : up < -limit ? -limit : up;
+  if (is_limited) return activate(g, ops::Activation::kSilu) * u;
   return (u + 1) * g / (1 + std::exp(-1.702 * g));
 }
 
@@ -170,24 +175,28 @@ Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm) {
   return out;
 }
 
-Matrix reference_block_read(std::span<const Matrix> sums, const Matrix& norm, const Matrix& query,
-                            double eps) {
+Matrix reference_block_read(std::span<const Matrix> sums, const ReferenceBlockRead& read) {
   Matrix out(sums[0].rows, sums[0].cols);
+  Matrix ones(1, out.cols);
+  std::ranges::fill(ones.values, 1.0);
   for (int64_t t = 0; t < out.rows; ++t) {
     std::vector<double> scores;
+    std::vector<Matrix> values;
     for (const Matrix& sum : sums) {
-      const Matrix keys =
-          reference_norm(sum.slice(t, 1, 0, sum.cols), {.weight = norm, .eps = eps});
+      const Matrix row = sum.slice(t, 1, 0, sum.cols);
+      const Matrix keys = reference_norm(row, {.weight = read.norm, .eps = read.eps});
       double score = 0;
-      for (int64_t k = 0; k < out.cols; ++k) score += keys.at(0, k) * query.at(0, k);
-      scores.push_back(score);
+      for (int64_t k = 0; k < out.cols; ++k) score += keys.at(0, k) * read.query.at(0, k);
+      scores.push_back(read.score_scale * score);
+      values.push_back(read.normed_values ? reference_norm(row, {.weight = ones, .eps = read.eps})
+                                          : row);
     }
     const double largest = std::ranges::max(scores);
     double total = 0;
     for (double& score : scores) total += score = std::exp(score - largest);
     for (size_t s = 0; s < sums.size(); ++s) {
       for (int64_t k = 0; k < out.cols; ++k) {
-        out.at(t, k) += scores[s] / total * sums[s].at(t, k);
+        out.at(t, k) += scores[s] / total * values[s].at(0, k);
       }
     }
   }

@@ -43,9 +43,15 @@ struct ReferenceNorm {
 };
 // Each run of weight.cols columns is normalised by itself; an empty weight changes nothing.
 Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm);
-// ops::SumBlocksArgs: what is read of these sums, [rows, width] each. Source: Kimi K3's residual.
-Matrix reference_block_read(std::span<const Matrix> sums, const Matrix& norm, const Matrix& query,
-                            double eps);
+// ops::SumBlocksArgs: what is read of these sums, [rows, width] each.
+struct ReferenceBlockRead {
+  Matrix norm;
+  Matrix query;
+  double eps = 1e-5;
+  double score_scale = 1;
+  bool normed_values = false;
+};
+Matrix reference_block_read(std::span<const Matrix> sums, const ReferenceBlockRead& read);
 Matrix reference_gated_act(const Matrix& x, ops::Activation activation);
 // ops::RouteArgs, of one token.
 struct ReferenceRouter {

@@ -56,7 +56,12 @@ Matrix reference_recur(const ReferenceRecurrence& spec, const Matrix& q, const M
         const int64_t at = by_channel ? head * keys + c : head;
         step = std::log1p(std::exp(a.at(t, at) + spec.step_bias.at(0, at)));
         step = std::clamp(step, spec.step_low, spec.step_high);
-        const double decay = std::exp(-std::exp(spec.a_log.at(0, head)) * step);
+        const double rate = std::exp(spec.a_log.at(0, head));
+        const double decay =
+            spec.decay_floor < 0
+                ? std::exp(spec.decay_floor *
+                           logistic(rate * (a.at(t, at) + spec.step_bias.at(0, at))))
+                : std::exp(-rate * step);
         for (int64_t j = 0; j < values; ++j) state.at(c, j) *= decay;
       }
       const double beta = b.cols == 0 ? step : logistic(b.at(t, head));

@@ -21,6 +21,7 @@ struct ReferenceRecurrence {
   bool is_delta = true;
   double step_low = 0;
   double step_high = std::numeric_limits<double>::infinity();
+  double decay_floor = 0;
   Matrix a_log;
   Matrix step_bias;  // [1, heads] or [1, heads * key_dim]
   Matrix skip = {};

@@ -1,5 +1,7 @@
 #include "rudder/testing/reference_residual.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rudder/testing/reference_streams.h"
@@ -25,6 +27,24 @@ void write_mixed(const model::MixedStreams::Site& site, ReferenceResidual::Strea
     }
     numbers.back() = to_matrix(site.write).values[j];
     x[j] = ReferenceResidual::sum_of(before, numbers);
+  }
+}
+
+// `terms`: of the sum behind the write, the embedding among them.
+void write_scaled(const model::ScaledAdds& kind, const tensor::View& gate, size_t terms,
+                  const Matrix& branch, Matrix& x) {
+  const auto n = static_cast<double>(terms);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t k = 0; k < x.cols; ++k) {
+      double keep = std::sqrt((n - 1) / n);
+      double add = 1 / std::sqrt(n);
+      if (!kind.by_depth) {
+        const double w = double{gate.as<float>()[k]} / double{kind.temperature};
+        add = 1 / (1 + std::exp(-w));
+        keep = std::sqrt(std::max(1 / (1 + std::exp(w)) * (1 + add), 1e-3));
+      }
+      x.at(t, k) = keep * x.at(t, k) + add * branch.at(t, k);
+    }
   }
 }
 
@@ -59,9 +79,14 @@ Matrix ReferenceResidual::read(const Streams& x, size_t layer, Part part) const 
   }
   if (const auto* const sums = weights_of<model::BlockSums>(layer)) {
     const auto& query = of_part(*sums, part);
-    return reference_block_read(Streams(x.begin(), x.begin() + 1 + blocks_at(layer, part)),
-                                to_matrix(query.norm.weight), to_matrix(query.query),
-                                double{query.norm.eps});
+    const bool normed = std::get<model::BlockSums>(spec_.residual).normed_values;
+    return reference_block_read(
+        Streams(x.begin(), x.begin() + 1 + blocks_at(layer, part)),
+        {.norm = to_matrix(query.norm.weight),
+         .query = to_matrix(query.query),
+         .eps = double{query.norm.eps},
+         .score_scale = normed ? 1 / std::sqrt(static_cast<double>(x[0].cols)) : 1,
+         .normed_values = normed});
   }
   return x[0];
 }
@@ -84,6 +109,10 @@ void ReferenceResidual::write(Streams& x, size_t layer, Part part, const Matrix&
   } else if (const auto* const hyper = weights_of<model::HyperConnections>(layer)) {
     x = reference_connect(std::get<model::HyperConnections>(spec_.residual).rule,
                           to_reference(of_part(*hyper, part)), x, branch);
+  } else if (const auto* const gates = weights_of<model::ScaledAdds>(layer)) {
+    write_scaled(std::get<model::ScaledAdds>(spec_.residual),
+                 part == Part::kMixer ? gates->mixer : gates->mlp,
+                 2 * layer + (part == Part::kMixer ? 2 : 3), branch, x[0]);
   } else if (const auto* const mixed = weights_of<model::MixedStreams>(layer)) {
     write_mixed(part == Part::kMixer ? mixed->mixer : mixed->mlp, x, branch);
   } else {

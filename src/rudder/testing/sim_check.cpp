@@ -185,9 +185,9 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   require(captures_->violations().empty(),
           captures_->violations().empty() ? "" : captures_->violations().front().c_str());
   if (!ran) return;
-  require(!event.capture_results || client.params.capture_results,
+  require(!event.capture_results || client.params.capture_delivery.results,
           "results of captures come when asked for");
-  if (!event.capture_results && client.params.capture_results) {
+  if (!event.capture_results && client.params.capture_delivery.results) {
     require(client.cancelled || closing_ || config_.ending == SimEnding::kExecutorDies,
             "the last event brings the results of its captures");
   }

@@ -144,7 +144,7 @@ std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps, 
     const auto& spec = taps.captures[random.next() % taps.captures.size()];
     params.capture = spec->id;
     params.capture_delivery.events = random.one_in(2);
-    params.capture_results = !random.one_in(4);
+    params.capture_delivery.results = !random.one_in(4);
     drawn->capture = spec->set;
     if (spec->stop_when) {  // and the engine reads every generated token
       drawn->captured.push_back({random.in(0, prompt_len), tap::kNoEnd});

@@ -21,6 +21,7 @@ void add_normed_experts(model::ModelSpec& spec) {
                          .activation = ops::Activation::kGeluTanh,
                          .router = {.renormalises = true, .scales_experts = true}};
   experts.shared_width = 48;
+  experts.shared_activation = experts.activation;
   experts.own_norms = true;
   spec.layers.front().mlp = experts;
 }
@@ -33,6 +34,7 @@ void add_biased_experts(model::ModelSpec& spec) {
                          .activation = ops::Activation::kClampedSwiglu,
                          .bias = true,
                          .router = {.kind = ops::RouterKind::kTopThenSoftmax, .bias = true}};
+  experts.shared_activation = experts.activation;
   for (model::LayerSpec& layer : spec.layers) {
     layer.mlp = experts;
     experts.shared_width = 80;

@@ -1,4 +1,5 @@
 // Of tiny_model.h: what guesses for tiny models.
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -144,6 +145,35 @@ Result<model::AssistantWeights> random_assistant_weights(const model::AssistantS
     RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
   }
   weights.bytes = weights.layers.bytes + maker.bytes();
+  return weights;
+}
+
+// Of every other model one whose next guess goes on from what the final norm makes.
+model::MtpSpec tiny_mtp_spec(const model::ModelSpec& target) {
+  model::MtpSpec spec;
+  spec.layers = model::mtp_layers(target).value();
+  spec.prefix = "mtp.";
+  spec.layer_prefix = "mtp.layers.0.";
+  spec.fc = "mtp.fc";
+  spec.embedding_norm = "mtp.enorm";
+  spec.hidden_norm = "mtp.hnorm";
+  spec.final_norm = "mtp.norm";
+  spec.goes_on_normed = target.layers.size() % 2 == 0;
+  return spec;
+}
+
+Result<model::MtpWeights> random_mtp_weights(const model::MtpSpec& spec, ops::Ops& ops,
+                                             uint64_t seed) {
+  RUDDER_TRY(const model::Weights layers, random_weights(spec.layers, ops, seed));
+  WeightMaker maker(ops, seed + 1);
+  model::MtpWeights weights;
+  const model::LayerTensors tensors = model::mtp_tensors(spec, &weights, ops::rank_of(ops));
+  for (const model::NormTensor& norm : std::span(tensors.norms).last(3)) {  // behind the layer's
+    RUDDER_TRY(*norm.target, maker.norm(norm, spec.layers.norm_eps));
+  }
+  RUDDER_TRY(*tensors.linears.back().target, maker.linear(tensors.linears.back(), 1.5));
+  weights.layer = layers.layers.front();
+  weights.bytes = maker.bytes() + layers.bytes;
   return weights;
 }
 

@@ -81,6 +81,12 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "ByLayer";
     case TinyArch::kHyper:
       return "Hyper";
+    case TinyArch::kNormedSums:
+      return "NormedSums";
+    case TinyArch::kGatedAdds:
+      return "GatedAdds";
+    case TinyArch::kDepthAdds:
+      return "DepthAdds";
     case TinyArch::kLatent:
       return "Latent";
   }
@@ -173,6 +179,19 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
     spec.layers.back().mixer = model::NoMixer{};
   }
   if (arch == TinyArch::kLatent) make_latent(spec, attention.num_heads);
+  if (arch == TinyArch::kHyper) {  // latent attention in which nothing turns
+    spec.layers[1].mixer = model::LatentAttention{.hidden = spec.hidden,
+                                                  .shape = {.num_heads = attention.num_heads,
+                                                            .nope_dim = 12,
+                                                            .rope_dim = 0,
+                                                            .value_dim = 20,
+                                                            .rank = 24},
+                                                  .query_rank = 40,
+                                                  .scale = 0.25f,
+                                                  .sinks = true,
+                                                  .out_gate = true,
+                                                  .rope = model::kNoRope};
+  }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kSinks) add_biased_experts(spec);
@@ -195,6 +214,26 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
     attention_of(spec.layers[0])->window = 24;
     attention_of(spec.layers[1])->window = 24;
     attention_of(spec.layers[2])->rope = 1;
+  }
+}
+
+void change_residual(TinyArch arch, model::ModelSpec& spec) {
+  if (arch == TinyArch::kTwoStreams) {
+    spec.branch_scale = 0.25f;
+    spec.residual = model::MixedStreams{.count = 2};
+  }
+  if (arch == TinyArch::kHyper) {
+    spec.residual = model::HyperConnections{
+        .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
+  }
+  if (arch == TinyArch::kNormedSums) {
+    spec.residual = model::BlockSums{.layers = 2, .blocks = 2, .normed_values = true};
+  }
+  if (arch == TinyArch::kGatedAdds) spec.residual = model::ScaledAdds{.temperature = 0.05f};
+  if (arch == TinyArch::kDepthAdds) spec.residual = model::ScaledAdds{.by_depth = true};
+  if (arch == TinyArch::kBlockSums) {
+    spec.branch_scale = 0.5f;
+    spec.residual = model::BlockSums{.layers = 2, .blocks = 2};  // the second has a layer
   }
 }
 
@@ -282,23 +321,20 @@ model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
       attention.out_gate = true;
       break;
     case TinyArch::kTwoStreams:
+    case TinyArch::kDepthAdds:
       norms.post = true;
-      spec.branch_scale = 0.25f;
-      spec.residual = model::MixedStreams{.count = 2};
       break;
     case TinyArch::kHyper:
-      spec.residual = model::HyperConnections{
-          .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
-      break;
+    case TinyArch::kNormedSums:
+    case TinyArch::kGatedAdds:
     case TinyArch::kBlockSums:
-      spec.branch_scale = 0.5f;
-      spec.residual = model::BlockSums{.layers = 2, .blocks = 2};  // the second has a layer
       break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
   spec.ropes.push_back({.theta = 10000, .rotary_dim = attention.head_dim, .scaling = {}});
   change_layers(arch, attention, spec);
+  change_residual(arch, spec);
   return spec;
 }
 

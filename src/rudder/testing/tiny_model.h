@@ -9,6 +9,7 @@
 #include "rudder/model/assistant.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
+#include "rudder/model/mtp.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
@@ -38,10 +39,13 @@ enum class TinyArch : uint8_t {
              // attention and a state space side by side, and factors of its products
   kByLayer,  // embeddings by layer; the last layer reads the KV of the one before it; the first has
              // a window, and experts with norms of their own and a scale each
-  kHyper,    // a residual of four streams whose numbers are each token's own, which end in a read
-  kLatent,   // latent attention: in the first layer queries by a row of their own, biases and
-             // neighbours that turn; in the last halves that turn, between them nothing does; yarn,
-             // queries by position
+  kNormedSums,  // sums of blocks whose values are normed
+  kGatedAdds,   // a residual that every branch scales by gates of channels
+  kDepthAdds,   // the same by depth, and norms behind each branch
+  kHyper,   // a residual of four streams whose numbers are each token's own, which end in a read
+  kLatent,  // latent attention: in the first layer queries by a row of their own, biases and
+            // neighbours that turn; in the last halves that turn, between them nothing does; yarn,
+            // queries by position
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {
@@ -92,5 +96,9 @@ bool takes_assistant(const model::ModelSpec& target);
 model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target);
 Result<model::AssistantWeights> random_assistant_weights(const model::AssistantSpec& spec,
                                                          ops::Ops& ops, uint64_t seed);
+// An MTP head of a model that mtp_layers() takes.
+model::MtpSpec tiny_mtp_spec(const model::ModelSpec& target);
+Result<model::MtpWeights> random_mtp_weights(const model::MtpSpec& spec, ops::Ops& ops,
+                                             uint64_t seed);
 
 }  // namespace rudder::testing

@@ -228,6 +228,34 @@ TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
   EXPECT_FALSE(in_turn.results);
 }
 
+// Mistral's, gpt-oss's and Granite's refuse, each in its way, what a conversation that was cut has.
+TEST(ChatPrompt, TellsWhatTheTemplateMakesOfConversationsThatWereCut) {
+  const auto forms = [](std::string_view jinja) {
+    return load_prompt({}, "{% set ns = namespace(i=0, call=false) %}{% for m in messages %}" +
+                               std::string(jinja) + "{% endfor %}")
+        ->turn_forms(false);
+  };
+  const TurnForms any = forms("{{ m.content }}{{ m.tool_calls }}");
+  EXPECT_TRUE(any.assistant_first && any.calls_without_results && any.results_without_calls &&
+              any.empty_texts);
+  const TurnForms mistral = forms(
+      "{% if m.role != 'tool' and not m.tool_calls %}{% if (m.role == 'user') != (ns.i % 2 == 0) "
+      "%}{{ raise_exception('in turn') }}{% endif %}{% set ns.i = ns.i + 1 %}{% endif %}"
+      "{{ m.content }}{{ m.tool_calls }}");
+  EXPECT_FALSE(mistral.assistant_first || mistral.calls_without_results ||
+               mistral.results_without_calls);
+  EXPECT_TRUE(mistral.results && mistral.empty_texts);
+  const TurnForms harmony = forms(
+      "{% if m.tool_calls %}{% set ns.call = true %}{% elif m.role == 'assistant' %}"
+      "{% set ns.call = false %}{% elif m.role == 'tool' and not ns.call %}"
+      "{{ raise_exception('no call') }}{% endif %}{{ m.content }}{{ m.tool_calls }}");
+  EXPECT_FALSE(harmony.results_without_calls);
+  EXPECT_TRUE(harmony.assistant_first && harmony.calls_without_results && harmony.results);
+  const TurnForms granite = forms("{{ m.content or m.tool_calls | tojson }}");
+  EXPECT_FALSE(granite.empty_texts);
+  EXPECT_TRUE(granite.results && granite.calls);
+}
+
 // As transformers renders the text; it refuses the object.
 TEST(ChatPrompt, ArgumentsAreATextForATemplateThatJoinsThem) {
   const auto chat =

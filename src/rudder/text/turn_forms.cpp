@@ -20,8 +20,14 @@ constexpr std::string_view kCalling = "assistant that calls";
 // Their last call has a name that must stand in the prompt.
 constexpr std::string_view kCallingVisibly = "assistant that calls and is seen to";
 constexpr std::string_view kCallingTwice = "assistant that calls twice";
+constexpr std::string_view kSilent = "assistant that says nothing";
+constexpr std::string_view kSilentResult = "tool that says nothing";
 constexpr std::string_view kCallingInWords = "assistant that thinks, says something and calls";
 constexpr std::string_view kSeenCall = "trialcallseen";
+
+bool is_result(std::string_view role) {
+  return role == kRoleOfResults || role == kSilentResult;
+}
 
 // A word that no template has.
 std::string word(size_t i) {
@@ -49,7 +55,9 @@ json::object trial_message(std::string_view role, size_t i, int num_results,
     return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
   }
   json::object message = {{"role", role}, {"content", word(i)}};
-  if (role == kRoleOfResults) {
+  if (role == kSilent) message = {{"role", "assistant"}, {"content", ""}};
+  if (role == kSilentResult) message = {{"role", kRoleOfResults}, {"content", ""}};
+  if (is_result(role)) {
     message["tool_call_id"] = fmt::format("call0000{}", num_results + 1);
     message["name"] = "f";
   }
@@ -91,7 +99,7 @@ class Trials {
     int num_results = 0;
     for (const std::string_view role : roles) {
       messages.push_back(trial_message(role, messages.size(), num_results, arguments_));
-      if (role == kRoleOfResults) ++num_results;
+      if (is_result(role)) ++num_results;
     }
     const size_t num_messages = messages.size();
     context_["messages"] = std::move(messages);
@@ -100,7 +108,7 @@ class Trials {
     size_t at = 0;
     for (size_t i = 0; i < num_messages; ++i) {
       const std::string_view role = *(roles.begin() + i);
-      if (role == kCalling) continue;
+      if (role == kCalling || role == kSilent || role == kSilentResult) continue;
       const bool is_call = role == kCallingVisibly || role == kCallingTwice;
       at = prompt->find(is_call ? std::string(kSeenCall) : word(i), at);
       if (at == std::string::npos) return false;
@@ -139,11 +147,19 @@ TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object&
   // Of a template that knows no results nothing can be told.
   forms.user_after_result =
       !forms.results || trials.shows({"user", kCalling, kRoleOfResults, "user"});
+  forms.calls_without_results = !forms.results || trials.shows({"user", kCalling, "user"});
+  forms.results_without_calls =
+      !forms.results || (trials.shows({"user", kRoleOfResults, "assistant", "user"}) &&
+                         trials.shows({"user", "assistant", kRoleOfResults, "assistant", "user"}));
   forms.several_calls = !trials.shows({"user", kCallingVisibly, kRoleOfResults}) ||
                         trials.shows({"user", kCallingTwice, kRoleOfResults, kRoleOfResults});
   forms.text_beside_thoughts = !forms.results || trials.shows({"user", kCallingInWords});
   forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
                                     trials.shows({"user", "assistant", "assistant", "user"});
+  forms.assistant_first = trials.shows({"assistant", "user"});
+  forms.without_user = trials.shows({"assistant"});
+  forms.empty_texts = trials.shows({"user", kSilent, "user"}) &&
+                      (!forms.results || trials.shows({"user", kCalling, kSilentResult}));
   // A template that prints any role with its content shows results, and leaves calls out. Others
   // show calls where there are tools alone.
   forms.calls = trials.shows_call();

@@ -18,10 +18,15 @@ struct TurnForms {
   bool user_after_user = true;    // two messages of the user in a row
   bool user_after_result = true;  // a message of the user behind a result of a tool
   bool assistant_after_assistant = true;
-  bool calls = true;                 // a call of a tool, with its result behind it
-  bool results = true;               // that result, whether or not the call is shown
-  bool several_calls = true;         // two calls in one message, with their results behind it
-  bool text_beside_thoughts = true;  // text and thoughts in a message that calls
+  bool assistant_first = true;  // a message of the assistant in front of the first of the user
+  bool without_user = true;     // no message of the user at all
+  bool calls = true;            // a call of a tool, with its result behind it
+  bool results = true;          // that result, whether or not the call is shown
+  bool calls_without_results = true;  // a call, and something else behind it
+  bool results_without_calls = true;  // a result, and no call in front of it
+  bool several_calls = true;          // two calls in one message, with their results behind it
+  bool text_beside_thoughts = true;   // text and thoughts in a message that calls
+  bool empty_texts = true;            // messages and results of no words
 };
 
 // `tokens`: the variables that the files give the template. All true where it does not even render

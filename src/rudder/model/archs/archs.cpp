@@ -46,6 +46,8 @@ std::span<const Architecture> architectures() {
                                     glm4_moe_lite(),
                                     mistral4(),
                                     kimi_linear(),
+                                    glm5_next(),
+                                    hy_v4(),
                                     gemma(),
                                     ministral(),
                                     ministral3(),
@@ -75,6 +77,23 @@ std::span<const Architecture> assistants() {
   return kTable;
 }
 
+namespace {
+
+// Published architectures with mathematics that is not here (docs/adr/0132-deepseek-v4.md).
+struct NotServed {
+  std::string_view name;
+  std::string_view why;
+};
+constexpr NotServed kNotServed[] = {
+    {"DeepseekV4ForCausalLM",
+     "compressed keys and values, an indexer that chooses them, and experts by token id"},
+    {"DeepseekV41ForCausalLM",
+     "compressed keys and values, an indexer that chooses them, and streams that are read by "
+     "numbers of the branch before"},
+    {"Qwen4ExpForConditionalGeneration", "gated streams and tables of n-grams"}};
+
+}  // namespace
+
 Result<const Architecture*> find_architecture(std::string_view name,
                                               std::span<const Architecture> among) {
   std::string known;
@@ -83,6 +102,11 @@ Result<const Architecture*> find_architecture(std::string_view name,
     if (!architecture.base_name.empty() && architecture.base_name == name) return &architecture;
     if (!known.empty()) known += ", ";
     known += architecture.name;
+  }
+  const auto* const refused = std::ranges::find(kNotServed, name, &NotServed::name);
+  if (refused != std::end(kNotServed)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the architecture '{}' is not served: it has {}", name, refused->why));
   }
   return fail(ErrorCode::kUnsupported,
               fmt::format("the architecture '{}' is not one of {}", name, known));

@@ -37,11 +37,14 @@ struct WeightNames {
   std::string_view mlp_post_norm = "";
   std::string_view layer_scale = "layer_scalar";
   LayerEmbedding::Names layer_embedding;
+  HyperConnections::Names hyper;
   NamesOf<Mixer, Mlp>::Type branches;  // by of<Attention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;
   // Tensors with these prefixes belong to another modality and are not read.
   std::vector<std::string_view> ignored_prefixes = {};
+  // Modules of layers, behind their prefixes, that the served forward pass does without.
+  std::vector<std::string_view> ignored_modules = {};
 
   template <typename Branch>
   typename Branch::Names& of() {
@@ -115,6 +118,8 @@ Architecture deepseek_v3();
 Architecture glm4_moe_lite();
 Architecture mistral4();
 Architecture kimi_linear();
+Architecture glm5_next();
+Architecture hy_v4();
 Architecture gemma();
 Architecture ministral();
 Architecture ministral3();

@@ -112,14 +112,15 @@ std::string described(const Attention& a) {
 }
 
 std::string described(const LatentAttention& a) {
-  return fmt::format("latent {} {} {} {} {} {} {} {} {} {} {}", a.shape.num_heads, a.shape.nope_dim,
-                     a.shape.rope_dim, a.shape.value_dim, a.shape.rank, a.query_rank, a.scale,
-                     a.neighbours, a.bias, a.latent_eps, a.rope);
+  return fmt::format("latent {} {} {} {} {} {} {} {} {} {} {} {} {}", a.shape.num_heads,
+                     a.shape.nope_dim, a.shape.rope_dim, a.shape.value_dim, a.shape.rank,
+                     a.query_rank, a.scale, a.neighbours, a.bias, a.latent_eps, a.rope, a.sinks,
+                     a.out_gate);
 }
 
 std::string described(const GatedDelta& m) {
-  return fmt::format("delta {} {} {} {} {}", m.key_heads, m.value_heads, m.key_dim, m.value_dim,
-                     m.conv_length);
+  return fmt::format("delta {} {} {} {} {} {} {}", m.key_heads, m.value_heads, m.key_dim,
+                     m.value_dim, m.conv_length, m.gate_rank, m.decay_floor);
 }
 
 std::string described(const ShortConv& m) {

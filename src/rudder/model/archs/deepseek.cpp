@@ -129,7 +129,7 @@ Result<ModelSpec> read_glm4_moe_lite(const HfConfig& config) {
 Result<ModelSpec> read_mistral4(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, with_experts(config, kMistral4Defaults, 128));
   if (!whole.has("rope_scaling")) whole = whole.with_defaults(kMistralRope);
-  RUDDER_TRY(ModelSpec spec, latent_like(whole, true));
+  RUDDER_TRY(ModelSpec spec, latent_like(whole, LatentRope::kPartOfQuery));
   RUDDER_TRY(spec.query_growth, read_growth(whole));
   RUDDER_TRY(Experts experts, read_experts_beside_shared(whole, spec));
   RUDDER_TRY(experts.router, read_grouped_router(whole, experts));

@@ -42,7 +42,7 @@ Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
                              const ExpertKeys& keys) {
   Experts experts;
   experts.hidden = spec.hidden;
-  experts.activation = activation_of(spec);
+  experts.activation = experts.shared_activation = activation_of(spec);
   RUDDER_TRY(experts.count, count_of(config, keys.count));
   RUDDER_TRY(const int64_t width, config.integer(keys.width, 1, kWidest));
   experts.width = static_cast<int32_t>(width);

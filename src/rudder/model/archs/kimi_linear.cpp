@@ -3,11 +3,11 @@
 // the keys of its config, and the MLP of its first layer, differently: both are read.
 #include <fmt/format.h>
 
-#include <span>
 #include <string>
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/channel_delta.h"
 #include "rudder/model/archs/class_defaults.h"
 #include "rudder/model/archs/expert_layers.h"
 #include "rudder/model/archs/latent_like.h"
@@ -28,40 +28,12 @@ constexpr std::string_view kDefaults = R"({
   "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
   "first_k_dense_replace": 1})";
 
-struct Alias {
-  std::string_view published;
-  std::string_view name;
-  bool is_number = true;  // else a boolean
-};
 constexpr Alias kAliases[] = {{"num_experts_per_token", "num_experts_per_tok"},
                               {"num_shared_experts", "n_shared_experts"},
                               {"num_expert_group", "n_group"},
                               {"model_max_length", "max_position_embeddings"},
                               {"moe_renormalize", "norm_topk_prob", false}};
-constexpr Alias kLinearAliases[] = {{"head_dim", "linear_head_dim"},
-                                    {"num_heads", "linear_num_heads"},
-                                    {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
-constexpr std::string_view kLinear = "linear_attn_config";
-constexpr int64_t kMost = 1 << 30;
-
-// `into` with the values of `from` under other names.
-Result<HfConfig> renamed(const HfConfig& from, std::span<const Alias> aliases,
-                         const HfConfig& into) {
-  HfConfig whole = into;
-  for (const Alias& alias : aliases) {
-    if (!from.has(alias.published)) continue;
-    std::string value;
-    if (alias.is_number) {
-      RUDDER_TRY(const int64_t number, from.integer(alias.published, 0, kMost));
-      value = fmt::format("{}", number);
-    } else {
-      RUDDER_TRY(const bool is, from.boolean(alias.published));
-      value = is ? "true" : "false";
-    }
-    whole = whole.with_defaults(fmt::format(R"({{"{}": {}}})", alias.name, value));
-  }
-  return whole;
-}
+constexpr std::string_view kLinear = kLinearConfig;
 
 // 1-based layers of a list.
 Result<void> mark_layers(const HfConfig& lists, std::string_view key, bool is_delta,
@@ -106,17 +78,6 @@ Result<std::vector<bool>> delta_layers(const HfConfig& config, size_t num_layers
   return out;
 }
 
-Result<GatedDelta> read_channel_delta(const HfConfig& config) {
-  GatedDelta delta;
-  RUDDER_TRY(const int64_t heads, config.integer("linear_num_heads", 1, 1 << 12));
-  RUDDER_TRY(const int64_t dim, config.integer("linear_head_dim", 1, 1 << 12));
-  RUDDER_TRY(const int64_t length, config.integer("linear_conv_kernel_dim", 1, 1 << 8));
-  delta.key_heads = delta.value_heads = static_cast<int32_t>(heads);
-  delta.key_dim = delta.value_dim = delta.gate_rank = static_cast<int32_t>(dim);
-  delta.conv_length = static_cast<int32_t>(length);
-  return delta;
-}
-
 Result<void> refuse_others(const HfConfig& config) {
   RUDDER_TRY(const std::string scores, config.string_or("moe_router_activation_func", "sigmoid"));
   if (scores != "sigmoid") {
@@ -131,10 +92,7 @@ Result<void> refuse_others(const HfConfig& config) {
 
 Result<ModelSpec> read_kimi_linear(const HfConfig& config) {
   RUDDER_TRY(HfConfig whole, renamed(config, kAliases, config));
-  if (config.has(kLinear)) {
-    RUDDER_TRY(const HfConfig linear, config.object(kLinear));
-    RUDDER_TRY(whole, renamed(linear, kLinearAliases, whole));
-  }
+  RUDDER_TRY(whole, with_linear_keys(whole));
   RUDDER_TRY(whole, with_class_defaults(whole, kDefaults));
   if (!whole.has("num_experts") && !whole.has("num_local_experts")) {
     RUDDER_TRY(whole, with_class_defaults(whole, R"({"num_local_experts": 256})"));

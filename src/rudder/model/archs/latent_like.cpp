@@ -23,14 +23,20 @@ Result<int32_t> latent_dim(const HfConfig& config, std::string_view key) {
   return static_cast<int32_t>(value);
 }
 
-Result<LatentAttention> read_latent(const HfConfig& config, const ModelSpec& spec) {
+Result<LatentAttention> read_latent(const HfConfig& config, const ModelSpec& spec,
+                                    LatentRope turns) {
   const Attention& plain = *attention_of(spec.layers.front());
   LatentAttention latent{.hidden = spec.hidden, .bias = plain.qkv_bias};
   ops::LatentShape& shape = latent.shape;
   shape.num_heads = plain.num_heads;
   RUDDER_TRY(shape.rank, latent_dim(config, "kv_lora_rank"));
   RUDDER_TRY(shape.nope_dim, latent_dim(config, "qk_nope_head_dim"));
-  RUDDER_TRY(shape.rope_dim, latent_dim(config, "qk_rope_head_dim"));
+  if (turns == LatentRope::kNone) {
+    RUDDER_TRY_VOID(config.integer("qk_rope_head_dim", 0, 0));
+    latent.rope = kNoRope;
+  } else {
+    RUDDER_TRY(shape.rope_dim, latent_dim(config, "qk_rope_head_dim"));
+  }
   RUDDER_TRY(shape.value_dim, latent_dim(config, "v_head_dim"));
   if (shape.rope_dim % 2 != 0) {
     return fail(ErrorCode::kCorruptFile, "an odd part of a head cannot be rotated",
@@ -64,8 +70,8 @@ Result<double> score_factor(const HfConfig& rope) {
 }
 
 Result<RopeSpec> read_latent_rope(const HfConfig& config, const HfConfig& rope,
-                                  const ops::LatentShape& shape, bool is_part_of_head) {
-  const bool is_part = is_part_of_head && rope.has("partial_rotary_factor");
+                                  const ops::LatentShape& shape, LatentRope turns) {
+  const bool is_part = turns == LatentRope::kPartOfQuery && rope.has("partial_rotary_factor");
   const auto whole = static_cast<int32_t>(is_part ? shape.query_dim() : shape.rope_dim);
   RUDDER_TRY(RopeSpec out, read_rope(config, whole, {.is_partial = is_part}));
   if (out.rotary_dim == shape.rope_dim) return out;
@@ -77,19 +83,22 @@ Result<RopeSpec> read_latent_rope(const HfConfig& config, const HfConfig& rope,
 
 }  // namespace
 
-Result<ModelSpec> latent_like(const HfConfig& config, bool is_part_of_head) {
+Result<ModelSpec> latent_like(const HfConfig& config, LatentRope turns) {
   LlamaDefaults defaults;
   defaults.one_rope = false;
+  if (turns == LatentRope::kNone) defaults.head_dim = 2;  // widths of heads are the keys below
   // Widths of heads are the keys below.
   const HfConfig whole = config.with_defaults(R"({"head_dim": 2})");
   RUDDER_TRY(ModelSpec spec, llama_like(whole, defaults));
-  RUDDER_TRY(LatentAttention latent, read_latent(config, spec));
-  RUDDER_TRY(const HfConfig rope, rope_object(config));
-  RUDDER_TRY(RopeSpec one, read_latent_rope(config, rope, latent.shape, is_part_of_head));
-  RUDDER_TRY(const double factor, score_factor(rope));
-  spec.ropes.push_back(std::move(one));
-  latent.scale =
-      static_cast<float>(factor / std::sqrt(static_cast<double>(latent.shape.query_dim())));
+  RUDDER_TRY(LatentAttention latent, read_latent(config, spec, turns));
+  if (turns != LatentRope::kNone) {
+    RUDDER_TRY(const HfConfig rope, rope_object(config));
+    RUDDER_TRY(RopeSpec one, read_latent_rope(config, rope, latent.shape, turns));
+    RUDDER_TRY(const double factor, score_factor(rope));
+    spec.ropes.push_back(std::move(one));
+    latent.scale =
+        static_cast<float>(factor / std::sqrt(static_cast<double>(latent.shape.query_dim())));
+  }
   for (LayerSpec& layer : spec.layers) layer.mixer = latent;
   return spec;
 }

@@ -2,6 +2,7 @@
 // layers that have none. Load time, one thread; errors name the key.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -11,11 +12,15 @@
 
 namespace rudder::model {
 
+// What of a head turns: "qk_rope_head_dim" elements ("partial_rotary_factor" is of these, or of a
+// whole query), or nothing ("qk_rope_head_dim" is 0).
+enum class LatentRope : uint8_t { kPart, kPartOfQuery, kNone };
+
 // What llama_like reads, with latent attention in every layer: "kv_lora_rank", "q_lora_rank" (null:
 // queries are made of the input), "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 // "rope_interleave", and the rope's "mscale_all_dim", whose factor squared multiplies the scores.
-// "partial_rotary_factor" is of "qk_rope_head_dim"; with `is_part_of_head` of a whole query.
-Result<ModelSpec> latent_like(const weights::HfConfig& config, bool is_part_of_head = false);
+Result<ModelSpec> latent_like(const weights::HfConfig& config,
+                              LatentRope turns = LatentRope::kPart);
 
 // Layers from "first_k_dense_replace" on are mixtures of "n_routed_experts" with a shared MLP as
 // wide as "n_shared_experts" of them.

@@ -44,7 +44,7 @@ Result<ops::Activation> read_activation(const HfConfig& config, const LlamaDefau
               config.where(key));
 }
 
-Result<Attention> read_attention(const HfConfig& config, int32_t hidden) {
+Result<Attention> read_attention(const HfConfig& config, int32_t hidden, int32_t head_dim) {
   Attention attention;
   RUDDER_TRY(attention.num_heads, dim(config, "num_attention_heads"));
   RUDDER_TRY(attention.num_kv_heads, dim_or(config, "num_key_value_heads", attention.num_heads));
@@ -54,15 +54,18 @@ Result<Attention> read_attention(const HfConfig& config, int32_t hidden) {
                             attention.num_kv_heads),
                 config.where("num_key_value_heads"));
   }
-  if (!config.has("head_dim") && hidden % attention.num_heads != 0) {
+  if (head_dim == 0 && !config.has("head_dim") && hidden % attention.num_heads != 0) {
     return fail(
         ErrorCode::kCorruptFile,
         fmt::format("hidden_size {} is not a multiple of {} heads, and there is no head_dim",
                     hidden, attention.num_heads),
         config.where("num_attention_heads"));
   }
-  RUDDER_TRY(attention.head_dim,
-             dim_or(config, "head_dim", std::max(hidden / attention.num_heads, 1)));
+  attention.head_dim = head_dim;
+  if (head_dim == 0) {
+    RUDDER_TRY(attention.head_dim,
+               dim_or(config, "head_dim", std::max(hidden / attention.num_heads, 1)));
+  }
   if (attention.head_dim % 2 != 0) {
     return fail(ErrorCode::kUnsupported, "an odd head_dim cannot be rotated",
                 config.where("head_dim"));
@@ -268,7 +271,7 @@ Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaul
   spec.norm_eps = static_cast<float>(eps);
   RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", defaults.tied_head));
 
-  RUDDER_TRY(const Attention attention, read_attention(config, spec.hidden));
+  RUDDER_TRY(const Attention attention, read_attention(config, spec.hidden, defaults.head_dim));
   GatedMlp mlp;
   RUDDER_TRY(mlp.width, dim(config, "intermediate_size"));
   RUDDER_TRY(mlp.activation, read_activation(config, defaults));

@@ -29,6 +29,7 @@ struct LlamaDefaults {
   const char* activation = nullptr;           // null: the key must be there
   const char* eps_key = "rms_norm_eps";
   RopeDefaults rope = {};
+  int32_t head_dim = 0;  // not 0: whatever "head_dim" says
   bool one_rope = true;  // false: the architecture reads its ropes
 };
 

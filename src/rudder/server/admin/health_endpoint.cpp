@@ -55,7 +55,10 @@ void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exch
   const std::vector<engine::ReplicaState> replicas = context.engine().replicas();
   const std::vector<size_t> failed = failed_replicas(replicas);
   if (failed.size() == replicas.size()) {
-    response = error_response(Error{ErrorCode::kUnavailable, "the engine makes no progress", ""});
+    const Error& first = replicas.front().health.error();
+    const bool is_told = first.code == ErrorCode::kUnavailable;
+    const std::string message = is_told ? first.message : "the engine makes no progress";
+    response = error_response(Error{ErrorCode::kUnavailable, message, ""});
   } else if (failed.empty()) {
     const bool pauses = context.rest.state() == ModelRest::State::kPaused;
     response.body = fmt::format("{{\"status\":\"{}\"}}", pauses ? "paused" : "ready");

@@ -80,6 +80,10 @@ void write_gauges(Exposition& out, Replicas replicas) {
   for (size_t i = 0; i < replicas.size(); ++i) {
     out.sample(engine_label(i), replicas[i].health ? 1 : 0);
   }
+  out.begin("engine_process_crashes_total", "counter", "Ends of engine processes.");
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    out.sample(engine_label(i), static_cast<double>(replicas[i].num_crashes));
+  }
   by.gauge("num_requests_running", "Sequences in the running batch.", &Stats::num_running);
   by.gauge("num_requests_waiting", "Sequences waiting to be scheduled.", &Stats::num_waiting);
   out.begin("num_requests_waiting_by_reason", "gauge",

@@ -13,6 +13,7 @@
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/message_parts.h"
 #include "rudder/server/request/sealed_text.h"
+#include "rudder/server/request/tool_fields.h"
 
 namespace rudder::server {
 
@@ -54,6 +55,14 @@ void push_text(json::array& parts, std::string_view text) {
 // A tool as results of a search show it, in the words of the clients that ask for that.
 std::string shown_function(const json::object& function) {
   return fmt::format("<function>{}</function>", to_json_text(function));
+}
+
+// Whether a tool that a message defines could stand among those of the request.
+bool can_be_offered(const json::object& function) {
+  FieldReader reader(function, "");
+  ToolFields fields;
+  offer_function(reader, function, {}, &fields);
+  return reader.ok();
 }
 
 // Reads the messages one after another.
@@ -123,9 +132,14 @@ Result<std::string> ConversationReader::text_of_change(const json::object& block
   const json::value* definition = tool->if_contains("definition");
   if (definition != nullptr && definition->is_object()) {
     const std::string at = path + ".tool.definition";
-    RUDDER_TRY(json::object function, function_of_tool(definition->get_object(), at));
-    name = std::string_view(function.at("name").get_string());
-    input_.functions.emplace(name, std::move(function));
+    const std::string_view kind = string_in(definition->get_object(), "type");
+    Result<json::object> function = function_of_tool(definition->get_object(), at);
+    if (!function || !can_be_offered(*function) || (!kind.empty() && kind != "custom")) {
+      input_.conversation.history.tell(at);
+      return "";
+    }
+    name = std::string_view(function->at("name").get_string());
+    input_.functions.emplace(name, *std::move(function));
   }
   return "A new tool is there: " + referred(name, path);
 }

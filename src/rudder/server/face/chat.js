@@ -14,6 +14,7 @@ const log = document.getElementById("log");
 const hint = document.getElementById("hint");
 const whole = new Intl.NumberFormat();
 const NEAR_END_PX = 80;
+const LEAST_MS = 5;
 
 // What the request's fields are from: set by the sampling form.
 //   fields(): the request fields; mode(): "chat" or "completion"; system(): the system prompt;
@@ -155,7 +156,9 @@ class AnswerView {
 
 function describe(meter, words, stopped) {
   const parts = [`${whole.format(meter.tokens)} ${meter.tokens === 1 ? "token" : "tokens"}`];
-  const seconds = (meter.last - meter.first) / 1000;
+  // A busy page reads many at once, which does not tell how fast they came.
+  const since = meter.last - meter.first < LEAST_MS ? meter.begin : meter.first;
+  const seconds = (meter.last - since) / 1000;
   if (meter.tokens > 1 && seconds > 0) parts.push(`${whole.format(Math.round((meter.tokens - 1) / seconds))} tokens/s`);
   if (meter.first) parts.push(`first after ${Math.max(1, Math.round(meter.first - meter.begin))} ms`);
   if (meter.cached) parts.push(`${whole.format(meter.cached)} of ${whole.format(meter.prompt)} prompt tokens cached`);

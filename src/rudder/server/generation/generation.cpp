@@ -26,7 +26,6 @@ int64_t ping_us(const AnswerOptions& options, const ServerSettings& settings) {
 void forget_output(engine::Event& event) {
   event.text.clear();
   event.tokens.clear();
-  event.usage.completion_tokens = 0;
   event.stop_token.reset();
   if (event.finish == engine::FinishReason::kStop) event.finish = engine::FinishReason::kLength;
 }

@@ -32,7 +32,7 @@ void Members::remove(Endable* member) {
 std::vector<std::weak_ptr<Endable>> Members::due(int64_t now_us) {
   std::vector<std::weak_ptr<Endable>> due;
   for (size_t i = 0; i < look_us_.size(); ++i) {
-    if (look_us_[i] > now_us || owned_[i].expired()) continue;
+    if (look_us_[i] > now_us) continue;
     const int64_t due_us = members_[i]->due_us();
     look_us_[i] = std::min(due_us, now_us + kLookUs);
     if (due_us <= now_us) due.push_back(owned_[i]);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/percent.h"
 
 namespace rudder::server {
 namespace {
@@ -108,30 +109,6 @@ std::string_view canonical(std::string_view path) {
   return found == std::end(kAliases) ? path : found->route;
 }
 
-int hex_digit(char ch) {
-  if (ch >= '0' && ch <= '9') return ch - '0';
-  if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
-  if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
-  return -1;
-}
-
-std::optional<std::string> percent_decode(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out.push_back(text[i]);
-      continue;
-    }
-    if (i + 2 >= text.size()) return std::nullopt;
-    const int high = hex_digit(text[i + 1]);
-    const int low = hex_digit(text[i + 2]);
-    if (high < 0 || low < 0) return std::nullopt;
-    out.push_back(static_cast<char>(high << 4 | low));
-    i += 2;
-  }
-  return out;
-}
-
 bool path_matches(const Route& route, std::string_view path, std::string* tail) {
   const size_t at = route.path.find(kTail);
   if (at == std::string_view::npos) return route.path == path;
@@ -158,10 +135,13 @@ std::span<const Route> routes() {
 RouteMatch match_route(std::string_view method, std::string_view path) {
   RouteMatch match;
   path = canonical(path);
-  // Where a path fits "/a/{id}" and "/a/{id}/b", it is the longer one's.
+  // Where a path fits "/a/{id}" and "/a/{id}/b", it is the longer one's. What the table names is no
+  // id; names of models and modules are the user's.
+  const bool is_named = std::ranges::find(kRoutes, path, &Route::path) != std::end(kRoutes);
   std::string_view longest;
   std::string tail;
   for (const Route& route : kRoutes) {
+    if (is_named && route.tail == Tail::kSegment) continue;
     const bool is_longer = route.path != path && route.path.size() > longest.size();
     if (is_longer && path_matches(route, path, &tail)) longest = route.path;
   }

@@ -128,6 +128,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
   FieldReader reader(*object, "");
+  reader.show_limits(&scope.limits);
   auto model = read_model(reader, scope.model);
   if (!model) return tl::unexpected(model.error());
   GenerationRequest parsed;
@@ -144,6 +145,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   params.client_id = answer.id;
   params.adapter = std::move(model->adapter);
   params.max_tokens = 1;  // sampled at the prompt's end, and dropped
+  params.counts_output = false;
   params.sampling.temperature = 0;
   read_integer(reader, "priority", &params.priority);
   params.tenant = scope.tenant;

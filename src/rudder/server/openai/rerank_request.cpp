@@ -150,6 +150,7 @@ void RerankReader::read_fields() {
   reader_.string("user", size_limit("user"), &user);
   params_.client_id = parsed_.answer.id;
   params_.max_tokens = 1;
+  params_.counts_output = false;
   params_.sampling.temperature = 0;
   params_.sampling.num_logprobs = 0;
   params_.ignore_eos = true;

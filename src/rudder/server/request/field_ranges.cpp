@@ -23,12 +23,12 @@ constexpr IntegerField kIntegers[] = {
     {"n", FieldOf::kBoth, 1, kInt32Max, RangeLimit::kChoices, "Choices of each prompt."},
     {"best_of", FieldOf::kCompletions, 1, kInt32Max, RangeLimit::kChoices,
      "Accepted when equal to n."},
-    {"max_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kOutput,
+    {"max_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kContext,
      "Tokens of output at most; absent: of a chat as many as the context has room for, of a "
      "completion 16. 0 only for a completion with echo: the prompt alone."},
-    {"max_completion_tokens", FieldOf::kBoth, 1, kInt32Max, RangeLimit::kOutput,
+    {"max_completion_tokens", FieldOf::kBoth, 1, kInt32Max, RangeLimit::kContext,
      "The same; goes before max_tokens."},
-    {"min_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kOutput,
+    {"min_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kContext,
      "Tokens of output before an end or a stop counts; at most max_tokens."},
     {"top_k", FieldOf::kBoth, -1, kInt32Max, RangeLimit::kNone,
      "Only the k likeliest tokens are drawn; 0 and -1: all."},
@@ -117,8 +117,6 @@ int64_t max_of(const IntegerField& field, const engine::RequestLimits& limits) {
     case RangeLimit::kNone:
       return field.max;
     case RangeLimit::kContext:
-      return std::min<int64_t>(field.max, limits.max_seq_len);
-    case RangeLimit::kOutput:
       return std::min<int64_t>(field.max, int64_t{limits.max_seq_len} - 1);
     case RangeLimit::kChoices:
       return std::min<int64_t>(field.max, limits.max_choices);

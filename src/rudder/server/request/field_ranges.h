@@ -17,8 +17,7 @@ enum class FieldOf : uint8_t { kBoth, kChat, kCompletions };
 // What of the server narrows a field's range from above.
 enum class RangeLimit : uint8_t {
   kNone,
-  kContext,   // the model's context
-  kOutput,    // the same, less a prompt of one token
+  kContext,   // the model's context, less one token: prompt and output have one at least
   kChoices,   // RequestLimits::max_choices
   kLogprobs,  // RequestLimits::max_logprobs, or the vocabulary
 };

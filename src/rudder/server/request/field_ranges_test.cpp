@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -119,7 +120,8 @@ TEST_F(FieldRangesTest, EveryIntegerIsTakenWithinItsRangeAndNowhereElse) {
       };
       int64_t max = max_of(field, limits_);
       // The prompt's tokens are the context's too.
-      if (api == Api::kChat && field.limit == RangeLimit::kOutput) {
+      const bool is_output = field.path.ends_with("_tokens") && field.path.starts_with("m");
+      if (api == Api::kChat && is_output) {
         const auto parsed = parse_generation(api, body_with(api, "n", "1", {}), scope());
         ASSERT_TRUE(parsed);
         const auto& params = parsed->prompts.at(0).request.params();
@@ -129,8 +131,7 @@ TEST_F(FieldRangesTest, EveryIntegerIsTakenWithinItsRangeAndNowhereElse) {
       const bool chat_scores = api == Api::kChat && field.path == "max_tokens";
       const int64_t min = chat_scores ? 1 : field.min;
       EXPECT_EQ(taken(min), "");
-      // The whole context leaves no room for output.
-      EXPECT_EQ(taken(max), field.limit == RangeLimit::kContext ? field.path : "");
+      EXPECT_EQ(taken(max), "");
       if (field.min > std::numeric_limits<int64_t>::min()) {
         EXPECT_EQ(taken(min - 1), field.path);
       } else {
@@ -169,6 +170,45 @@ TEST_F(FieldRangesTest, ErrorsTellTheLargestValueThatIsTaken) {
       }
     }
   }
+}
+
+// Whatever a range in an error says is taken, by a prompt of one token.
+TEST_F(FieldRangesTest, BoundsThatErrorsTellAreTaken) {
+  for (const IntegerField& field : integer_fields()) {
+    for (const Api api : apis_of(field.of)) {
+      for (const char* value :
+           {"-9000000000000000000", "9000000000000000000", "2147483647", "2048", "-3", "0"}) {
+        const auto parsed = parse_generation(
+            api, body_with(api, field.path, value, companions(field.path, 1)), scope());
+        if (parsed) continue;
+        const std::string& told = parsed.error().message;
+        EXPECT_EQ(parsed.error().param, field.path) << told;
+        const size_t at = told.find(" must be between ");
+        if (at == std::string::npos) continue;
+        std::istringstream numbers(told.substr(at + std::strlen(" must be between ")));
+        int64_t least = 0;
+        int64_t most = 0;
+        std::string word;
+        numbers >> least >> word >> most;
+        EXPECT_EQ(verdict_of(api, field.path, std::to_string(least), companions(field.path, least)),
+                  "")
+            << told;
+        // Prompts of chats are longer.
+        const bool fits = api != Api::kChat || !told.starts_with("m");
+        if (fits) {
+          EXPECT_EQ(verdict_of(api, field.path, std::to_string(most), companions(field.path, most)),
+                    "")
+              << told;
+        }
+      }
+    }
+  }
+  const auto many =
+      parse_generation(Api::kCompletions, R"({"prompt":"a","min_tokens":2147483647})", scope());
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().message,
+            fmt::format("min_tokens must be at most max_tokens ({}), got 2147483647",
+                        limits_.max_seq_len - 1));
 }
 
 TEST_F(FieldRangesTest, EveryRealIsTakenWithinItsRangeAndNowhereElse) {
@@ -349,8 +389,7 @@ TEST_F(FieldRangesTest, TheDocumentTellsTheSame) {
   };
   for (const IntegerField& field : integer_fields()) {
     std::string max = std::to_string(field.max);
-    if (field.limit == RangeLimit::kContext) max = "context";
-    if (field.limit == RangeLimit::kOutput) max = "context - 1";
+    if (field.limit == RangeLimit::kContext) max = "context - 1";
     if (field.limit == RangeLimit::kChoices) max = "128";
     if (field.limit == RangeLimit::kLogprobs) max = "20";
     expect_row(field.path, field.of, fmt::format("{} to {}", field.min, max));

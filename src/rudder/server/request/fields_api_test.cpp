@@ -57,7 +57,7 @@ TEST(Fields, WhatLooksLikeSteeringIsRefusedWithTheNameToUse) {
       EXPECT_EQ(error.at("param").as_string(), field);
       EXPECT_NE(error.at("message").as_string().find(message), std::string::npos) << answer.body;
     }
-    for (const char* other : {"start", "stored", "captain", "pat", "streaming", "top_a", "sae"}) {
+    for (const char* other : {"start", "stored", "captain", "pat", "streaming", "top_a"}) {
       const ClientResponse answer =
           test.post(start.path, fmt::format(R"({}"{}":1}})", start.body, other));
       EXPECT_EQ(answer.status, 200) << other << answer.body;

@@ -83,7 +83,10 @@ void read_completions_fields(FieldReader& reader, const GenerationScope& scope,
                              GenerationAsk& ask) {
   read_completions_logprobs(reader, &ask.answer, &ask.params.sampling);
   ask.answer.prompt_only = ask.echo && ask.params.max_tokens == 0;
-  if (ask.answer.prompt_only) ask.params.max_tokens = 1;
+  if (ask.answer.prompt_only) {
+    ask.params.max_tokens = 1;
+    ask.params.counts_output = false;
+  }
   read_prompt_logprobs(reader, ask.echo, &ask.answer, &ask.params.sampling);
   read_thinking_budget(reader, scope.model.dialect.reasoning, &ask.thinking_budget);
   refuse_fields_of_completions(reader, ask.params.n);
@@ -156,7 +159,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   constexpr std::string_view kNewerName = "max_completion_tokens";
   if (body.contains(kNewerName)) ask.names.max_tokens = kNewerName;
   read_choice_fields(reader, &ask.answer, &ask.params);
-  read_max_tokens(reader, &ask.params.max_tokens);
+  read_max_tokens(reader, chat, &ask.params.max_tokens);
   read_stop(reader, "stop", &ask.params.stop);
   reader.boolean("echo", &ask.echo);
   if (chat) {

@@ -117,9 +117,7 @@ void pass_over_known_fields(FieldReader& reader) {
 std::pair<int64_t, int64_t> upper_bounds(const FieldReader& reader, const IntegerField& field) {
   if (reader.limits() == nullptr) return {field.max, field.max};
   const int64_t told = max_of(field, *reader.limits());
-  const bool is_of_context =
-      field.limit == RangeLimit::kContext || field.limit == RangeLimit::kOutput;
-  return {is_of_context ? field.max : told, told};
+  return {field.limit == RangeLimit::kContext ? field.max : told, told};
 }
 
 }  // namespace
@@ -238,9 +236,9 @@ void read_stop(FieldReader& reader, std::string_view name, std::vector<std::stri
   }
 }
 
-void read_max_tokens(FieldReader& reader, std::optional<int32_t>* out) {
+void read_max_tokens(FieldReader& reader, bool chat, std::optional<int32_t>* out) {
   std::optional<int64_t> chosen;
-  read_integer(reader, "max_tokens", &chosen);
+  read_integer(reader, "max_tokens", &chosen, chat ? "max_completion_tokens" : "max_tokens");
   read_integer(reader, "max_completion_tokens", &chosen);
   if (chosen) *out = static_cast<int32_t>(*chosen);
 }

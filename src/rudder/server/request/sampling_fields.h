@@ -22,7 +22,7 @@ std::string read_cache_salt(FieldReader& reader);
 // Strings that end the answer: a list, or one.
 void read_stop(FieldReader& reader, std::string_view name, std::vector<std::string>* stop);
 // Chat's `max_completion_tokens`, which goes before `max_tokens`.
-void read_max_tokens(FieldReader& reader, std::optional<int32_t>* out);
+void read_max_tokens(FieldReader& reader, bool chat, std::optional<int32_t>* out);
 
 // Numbers within their ranges (field_ranges.h). Left alone when absent. `range`: the path whose
 // range it is, where the API has another name for it.

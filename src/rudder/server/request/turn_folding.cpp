@@ -1,5 +1,6 @@
 #include "rudder/server/request/turn_folding.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <string>
 #include <string_view>
@@ -15,9 +16,15 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kBetween = "\n\n";
+constexpr std::string_view kBlank = " ";
 
 std::string_view role_of_turn(const json::object& message) {
   return message.at("role").get_string();
+}
+
+bool has_calls(const json::object& message) {
+  const json::value* calls = message.if_contains("tool_calls");
+  return calls != nullptr && calls->is_array() && !calls->get_array().empty();
 }
 
 bool is_instruction(std::string_view role) {
@@ -63,10 +70,18 @@ class TurnFolder {
  public:
   TurnFolder(const text::TurnForms& forms, History& history) : forms_(forms), history_(history) {}
 
-  void add(json::object message, const std::string& path) {
-    if (!forms_.calls || !forms_.results) say_calls(message, path);
+  // `is_answered`: a result is behind what it calls, or nothing is.
+  void add(json::object message, const std::string& path, bool is_answered = true) {
+    if (role_of_turn(message) == "tool" && !may_have_results()) say_result(message, path);
+    const bool calls = forms_.calls && forms_.results;
+    if (!calls || (!is_answered && !forms_.calls_without_results)) say_calls(message, path);
     if (!forms_.text_beside_thoughts) think_text(message, path);
+    if (!forms_.empty_texts) fill(message);
     const std::string role(role_of_turn(message));
+    if (role == "assistant" && !forms_.assistant_first && (turns_.empty() || is_preamble())) {
+      turns_.push_back(silent_user());
+      history_.tell(path);
+    }
     const bool keeps_role = !is_instruction(role) || has_turn(role);
     const bool joins = keeps_role ? !may_follow(role) : is_preamble() || !may_follow("user");
     if (keeps_role && !joins) return turns_.push_back(std::move(message));
@@ -80,7 +95,19 @@ class TurnFolder {
     if (role == "assistant") append_turn(last, message);
   }
 
-  json::array take() { return std::move(turns_); }
+  // `path`: of the first message.
+  json::array take(const std::string& path) {
+    const auto is_user = [](const json::value& turn) {
+      return role_of_turn(turn.get_object()) == "user";
+    };
+    if (!forms_.without_user && std::ranges::none_of(turns_, is_user)) {
+      const bool has_preamble =
+          !turns_.empty() && is_instruction(role_of_turn(turns_.front().get_object()));
+      turns_.insert(turns_.begin() + (has_preamble ? 1 : 0), silent_user());
+      history_.tell(path);
+    }
+    return std::move(turns_);
+  }
 
  private:
   std::string_view last_role() const {
@@ -96,17 +123,41 @@ class TurnFolder {
   // What is there so far is the instructions in front, which more of them join.
   bool is_preamble() const { return turns_.size() == 1 && is_instruction(last_role()); }
 
-  // Of a template that shows no calls these are the assistant's text; of one that shows no results
-  // these are the user's.
-  void say_calls(json::object& message, const std::string& path) {
-    if (!forms_.results && role_of_turn(message) == "tool") {
-      message["role"] = "user";
-      history_.tell(path);
+  // What is there so far ends with a call and results of it, or the template wants no call.
+  bool may_have_results() const {
+    if (!forms_.results || forms_.results_without_calls) return forms_.results;
+    for (size_t i = turns_.size(); i > 0; --i) {
+      const json::object& turn = turns_[i - 1].get_object();
+      if (role_of_turn(turn) != "tool") return has_calls(turn);
     }
-    const json::value* calls = message.if_contains("tool_calls");
-    if (calls == nullptr || !calls->is_array() || calls->get_array().empty()) return;
+    return false;
+  }
+
+  // A result that the template does not show where it stands is the user's text.
+  void say_result(json::object& message, const std::string& path) {
+    message["role"] = "user";
+    history_.tell(path);
+  }
+
+  // Stands where the template wants a message of the user.
+  json::object silent_user() const {
+    return {{"role", "user"}, {"content", forms_.empty_texts ? std::string_view() : kBlank}};
+  }
+
+  // No word is a blank for a template that refuses it.
+  static void fill(json::object& message) {
+    json::value& content = message["content"];
+    if (has_calls(message) || (!content.is_null() && !joined_text(content).empty())) {
+      return;
+    }
+    content = kBlank;
+  }
+
+  // Calls that the template does not show where they stand are the assistant's text.
+  void say_calls(json::object& message, const std::string& path) {
+    if (!has_calls(message)) return;
     std::string said;
-    for (const json::value& call : calls->get_array()) {
+    for (const json::value& call : message.at("tool_calls").get_array()) {
       const json::object& function = call.at("function").as_object();
       if (!said.empty()) said += '\n';
       said += function.at("name").as_string();
@@ -175,16 +226,22 @@ size_t add_one_by_one(Conversation& conversation, size_t first, TurnFolder& fold
   const json::array calls = std::move(*calls_of(message));
   const std::string& path = conversation.paths[first];
   std::vector<bool> is_taken(end, false);
+  size_t num_taken = 0;
   for (const json::value& call : calls) {
-    message["tool_calls"] = json::array{call};
-    folder.add(std::move(message), path);
-    message = {{"role", "assistant"}, {"content", ""}};
     const std::string_view id = text_member(call.as_object(), "id");
+    std::vector<size_t> own;
     for (size_t i = first + 1; i < end; ++i) {
-      json::object& result = messages[i].get_object();
-      if (is_taken[i] || text_member(result, "tool_call_id") != id) continue;
+      const json::object& result = messages[i].get_object();
+      if (!is_taken[i] && text_member(result, "tool_call_id") == id) own.push_back(i);
+    }
+    num_taken += own.size();
+    const bool has_others = num_taken < end - first - 1 || end == messages.size();
+    message["tool_calls"] = json::array{call};
+    folder.add(std::move(message), path, !own.empty() || (&call == &calls.back() && has_others));
+    message = {{"role", "assistant"}, {"content", ""}};
+    for (const size_t i : own) {
       is_taken[i] = true;
-      folder.add(std::move(result), conversation.paths[i]);
+      folder.add(std::move(messages[i].get_object()), conversation.paths[i]);
     }
   }
   for (size_t i = first + 1; i < end; ++i) {
@@ -205,10 +262,13 @@ json::array fold_turns(Conversation& conversation, const text::TurnForms& forms)
       i = add_one_by_one(conversation, i, folder);
       continue;
     }
-    folder.add(std::move(message), conversation.paths[i]);
+    const bool is_last = i + 1 == conversation.messages.size();
+    const bool is_answered =
+        is_last || role_of_turn(conversation.messages[i + 1].get_object()) == "tool";
+    folder.add(std::move(message), conversation.paths[i], is_answered);
     ++i;
   }
-  return folder.take();
+  return folder.take(conversation.paths.empty() ? "" : conversation.paths.front());
 }
 
 }  // namespace rudder::server

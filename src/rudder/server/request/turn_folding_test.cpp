@@ -33,8 +33,9 @@ Folded fold(std::string_view messages, const text::TurnForms& forms) {
   const json::array folded = fold_turns(conversation, forms);
   Folded result;
   for (const json::value& message : folded) {
-    result.turns += std::string(message.at("role").as_string()) + ":" +
-                    std::string(message.at("content").as_string()) + "|";
+    const json::value& content = message.at("content");
+    result.turns += fmt::format("{}:{}|", std::string_view(message.at("role").as_string()),
+                                content.is_null() ? "" : std::string_view(content.as_string()));
   }
   for (const std::string& path : conversation.history.told()) result.told += path + " ";
   return result;
@@ -75,6 +76,47 @@ TEST(TurnFolding, TurnsAlternateWhereTheTemplateWantsThat) {
            forms);
   EXPECT_EQ(tools.turns, "user:q|assistant:|tool:r\n\ns|assistant:x\n\ny|");
   EXPECT_EQ(tools.told, "input[3].role input[5].role ");
+}
+
+constexpr std::string_view kBroken =
+    R"([{"role":"assistant","content":"a"},{"role":"tool","tool_call_id":"0","content":"of none"},)"
+    R"({"role":"assistant","content":"","tool_calls":[{"id":"1","function":{"name":"f",)"
+    R"("arguments":{"n":1}}}]},{"role":"user","content":"go on"},)"
+    R"({"role":"assistant","content":"","tool_calls":[{"id":"2","function":{"name":"g",)"
+    R"("arguments":{}}}]},{"role":"tool","tool_call_id":"2","content":""},)"
+    R"({"role":"assistant","content":null}])";
+
+// A conversation that was cut, in front or in a call, and one with nothing to say.
+TEST(TurnFolding, WhatATemplateDoesNotFindInPlaceIsText) {
+  EXPECT_EQ(fold(kBroken, {}).told, "");
+  const Folded folded = fold(kBroken, {.assistant_first = false,
+                                       .calls_without_results = false,
+                                       .results_without_calls = false,
+                                       .empty_texts = false});
+  EXPECT_EQ(folded.turns,
+            "user: |assistant:a|user:of none|assistant:f({\"n\":1})|user:go on|assistant:|tool: "
+            "|assistant: |");
+  EXPECT_EQ(folded.told, "input[0] input[1] input[2] ");
+}
+
+TEST(TurnFolding, AConversationHasAUserWhereTheTemplateWantsOne) {
+  const Folded folded =
+      fold(R"([{"role":"system","content":"s"},{"role":"assistant","content":"a"}])",
+           {.without_user = false});
+  EXPECT_EQ(folded.turns, "system:s|user:|assistant:a|");
+  EXPECT_EQ(folded.told, "input[0] ");
+  EXPECT_EQ(fold(kSession, {.without_user = false}).told, "");
+}
+
+// The last call of all is one that an answer goes on behind.
+TEST(TurnFolding, CallsWithoutResultsAreTextOneByOne) {
+  constexpr std::string_view kOneResult =
+      R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[)"
+      R"({"id":"1","function":{"name":"f","arguments":{}}},)"
+      R"({"id":"2","function":{"name":"g","arguments":{}}}]},)"
+      R"({"role":"tool","tool_call_id":"2","content":"of g"},{"role":"user","content":"c"}])";
+  EXPECT_EQ(fold(kOneResult, {.calls_without_results = false, .several_calls = false}).turns,
+            "user:a|assistant:b\n\nf({})|assistant:|tool:of g|user:c|");
 }
 
 TEST(TurnFolding, CallsAndThoughtsStayWithTheirTurn) {

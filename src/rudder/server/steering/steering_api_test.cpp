@@ -333,7 +333,7 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   EXPECT_EQ(taps.capture->id, params.capture);
   EXPECT_EQ(taps.sequence->capture, taps.capture->set);
   EXPECT_FALSE(params.capture_delivery.events);
-  EXPECT_TRUE(params.capture_results);
+  EXPECT_TRUE(params.capture_delivery.results);
   EXPECT_TRUE(params.client_id.starts_with("cmpl-"));
 
   ClientResponse answer = post(kCompletionsPath, R"({"prompt":"a",)" + capture + "}");

@@ -203,7 +203,7 @@ Result<TapsLease> apply_taps(const steer::Config* steering,
   if (capture != nullptr) {
     params->capture = capture->id;
     using steer::capture::Ask;
-    params->capture_results = !std::ranges::all_of(capture->asks, &Ask::by_operator);
+    params->capture_delivery.results = !std::ranges::all_of(capture->asks, &Ask::by_operator);
   }
   lease.capture = std::move(capture);
   return lease;
@@ -223,7 +223,7 @@ Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokeniz
   RUDDER_TRY(TapsLease lease, apply_taps(steering_.get(), capture_, shape, *programs_, params));
   if (lease.taps == nullptr) return lease;
   params->capture_delivery.wait = capture_wait_;
-  if (capture_ == nullptr) params->capture_results = false;
+  if (capture_ == nullptr) params->capture_delivery.results = false;
   return lease;
 }
 

@@ -8,9 +8,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "rudder/base/edit_distance.h"
 #include "rudder/base/json.h"
+#include "rudder/server/http/percent.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/steer/parse.h"
 
@@ -34,6 +36,17 @@ constexpr std::array<std::string_view, 9> kPrefixes = {
     "clamp", "feature_clamp", "ablat",   "activation_"};
 // Of these, what no client calls anything else.
 constexpr std::array<std::string_view, 2> kForeign = {"control_vector", "intervention"};
+// Whole names of others for it, as fields of a body, with ours.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOthersNames = {
+    {{"sae", "steering"},
+     {"saes", "steering"},
+     {"features", "steering"},
+     {"representation_control", "steering"},
+     {"activations", "capture"},
+     {"return_activations", "capture"},
+     {"hidden_states", "capture"},
+     {"output_hidden_states", "capture"},
+     {"logit_lens", "capture"}}};
 // Wherever in a name.
 constexpr std::string_view kStem = "steer";
 // What these hold is the client's: conversations, schemas, tables of tokens. Any key may be there.
@@ -125,6 +138,16 @@ bool asks_nothing(const json::value& value) {
          (value.is_array() && value.get_array().empty());
 }
 
+// The field of ours in place of another server's; empty where the name is none of a body's.
+std::string_view meant_by_others(std::string_view given) {
+  constexpr size_t kLongest = 32;
+  if (given.size() > kLongest) return {};
+  const std::string written = as_written_here(given);
+  const auto at = std::ranges::find(kOthersNames, std::string_view(written),
+                                    &std::pair<std::string_view, std::string_view>::first);
+  return at == kOthersNames.end() ? std::string_view() : at->second;
+}
+
 bool is_among(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -172,10 +195,14 @@ Result<void> scan(const json::value& value, const Spot& at, bool is_label) {
     }
     return {};
   }
+  const bool is_carrier = at.above == nullptr && is_among(kCarriers, at.name);
   for (const auto& [key, inner] : value.get_object()) {
     const Spot spot = {&at, {key.data(), key.size()}};
     if (asks_nothing(inner)) continue;
     if (is_own_in_any_spelling(spot.name)) return misplaced(spot);
+    if (const std::string_view meant = meant_by_others(spot.name); is_carrier && !meant.empty()) {
+      return misspelled(meant, spot);
+    }
     if (!is_label || inner.is_structured()) {
       const std::string_view meant = meant_field(spot.name);
       if (!meant.empty()) return misspelled(meant, spot);
@@ -232,6 +259,13 @@ Result<void> scan_items(const json::value& value, const Spot& at) {
   return {};
 }
 
+// A name or a value of a query, decoded as forms are.
+std::string text_of_query(std::string_view written) {
+  std::string text(written);
+  std::ranges::replace(text, '+', ' ');
+  return percent_decode(text).value_or(text);
+}
+
 Result<void> beside_body(std::string_view where, std::string_view name) {
   return field_error(ErrorCode::kUnsupported,
                      "is not read there; steering and capture are fields of the body",
@@ -256,8 +290,13 @@ Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<H
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    const std::string_view name = pair.substr(0, pair.find('='));
+    const size_t equals = pair.find('=');
+    const std::string name = text_of_query(pair.substr(0, equals));
     if (says_taps(name)) return beside_body("query", name);
+    if (equals == std::string_view::npos || !is_among(kCarriers, name)) continue;
+    const Spot query_itself = {nullptr, "query"};
+    const json::value value(json::string_view(text_of_query(pair.substr(equals + 1))));
+    RUDDER_TRY_VOID(scan_carrier(value, {&query_itself, name}));
   }
   return {};
 }
@@ -267,6 +306,10 @@ Result<void> refuse_misplaced_taps(const json::object& body) {
     const Spot spot = {nullptr, {key.data(), key.size()}};
     if (value.is_null() || is_own(spot.name)) continue;
     if (const std::string_view meant = meant_field(spot.name); !meant.empty()) {
+      return misspelled(meant, spot);
+    }
+    if (const std::string_view meant = meant_by_others(spot.name);
+        !meant.empty() && !asks_nothing(value)) {
       return misspelled(meant, spot);
     }
     if (is_among(kCarriers, spot.name)) {

@@ -24,6 +24,23 @@ std::string refused(std::string_view body) {
   return done.error().where;
 }
 
+// As other servers call them, where they would be fields.
+TEST(TapNames, OfOthersAreRefused) {
+  for (const char* name : {"sae", "features", "activations", "hidden_states", "hiddenStates",
+                           "output_hidden_states", "logit_lens", "representation_control"}) {
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":[1]}})", name)), name);
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":true}})", name)), name);
+    EXPECT_EQ(refused(fmt::format(R"({{"extra_body":{{"{}":true}}}})", name)),
+              fmt::format("extra_body.{}", name));
+    for (const char* body :
+         {R"({{"{}":false}})", R"({{"{}":[]}})", R"({{"metadata":{{"{}":"x"}}}})",
+          R"({{"client_metadata":{{"{}":["x"]}}}})",
+          R"({{"messages":[{{"role":"user","content":"a","{}":"x"}}]}})"}) {
+      EXPECT_EQ(refused(fmt::format(fmt::runtime(body), name)), "");
+    }
+  }
+}
+
 TEST(TapNames, AreRefusedInEveryCarrier) {
   for (const char* carrier : {"extra_body", "vllm_xargs", "extra_args", "custom_params", "nvext",
                               "metadata", "chat_template_kwargs", "stream_options", "anything"}) {
@@ -121,8 +138,14 @@ TEST(TapNames, AreRefusedBesideTheBody) {
   EXPECT_EQ(refused_beside("", {{"interventions", "calm"}}), "header.interventions");
   EXPECT_EQ(refused_beside("a=b&steering=calm", {}), "query.steering");
   EXPECT_EQ(refused_beside("stop_when", {}), "query.stop_when");
+  EXPECT_EQ(refused_beside("a=%7B&st%65ering=calm", {}), "query.steering");
+  EXPECT_EQ(refused_beside("steering%5Bname%5D=calm", {}), "query.steering[name]");
+  EXPECT_EQ(refused_beside("control%2Dvector=1", {}), "query.control-vector");
+  EXPECT_EQ(refused_beside("extra_body=%7B%22steering%22%3A+%7B%22name%22:%22calm%22%7D%7D", {}),
+            "query.extra_body.steering");
   EXPECT_EQ(refused_beside("steer-vector=a&b", {}), "query.steer-vector");
-  for (const char* query : {"", "&", "=", "beta=true", "api-version=2024-10-21&x=steering"}) {
+  for (const char* query : {"", "&", "=", "%", "%zz=%", "beta=true", "extra_body=%7B%22a%22%3A1%7D",
+                            "extra_body", "api-version=2024-10-21&x=steering"}) {
     EXPECT_EQ(refused_beside(query, {{"x-request-id", "steering"},
                                      {"x-capture-id", "7"},
                                      {"x-stainless-lang", "python"},

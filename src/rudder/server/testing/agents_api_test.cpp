@@ -182,6 +182,26 @@ TEST_F(AgentsTest, ToolsComeAndGoInTheConversation) {
   EXPECT_EQ(parsed(answer).at("content").at(0).at("name").as_string(), "New");
 }
 
+// What a message defines and nobody here can call ends no conversation.
+TEST_F(AgentsTest, ToolsOfMessagesThatNobodyCanCallAreLeftOut) {
+  serve("hi");
+  for (const std::string_view definition :
+       {R"({"type":"web_search_20250305","name":"web_search"})", R"({"type":"browser_toolset"})",
+        R"({"type":"mcp_toolset","mcp_server_name":"m"})", R"({"name":"New"})",
+        R"({"type":"custom","name":"two words","input_schema":{}})",
+        R"({"name":"New","input_schema":[]})", R"({"name":"New","input_schema":{},"strict":7})",
+        R"({"name":7,"input_schema":{}})"}) {
+    EXPECT_EQ(message(fmt::format(
+                  R"("messages":[{{"role":"user","content":"q"}},{{"role":"system","content":[)"
+                  R"({{"type":"text","text":"s"}},{{"type":"tool_addition","tool":{{)"
+                  R"("type":"tool_definition","definition":{}}}}}]}}])",
+                  definition)),
+              "|user:q|system:s|")
+        << definition;
+    EXPECT_EQ(ignored_, "messages[1].content[1].tool.definition") << definition;
+  }
+}
+
 TEST_F(AgentsTest, ServerToolsStandAsideAndCannotBeChosen) {
   serve("hi");
   constexpr std::string_view kBody =
@@ -395,6 +415,9 @@ TEST_F(AgentsTest, RoutesDoNotSwallowWhatIsBehindThem) {
   EXPECT_EQ(nothing.status, 404);
   EXPECT_EQ(nothing.body.find("there is no response"), std::string::npos) << nothing.body;
   EXPECT_EQ(test_->get("/v1/models/org/tiny-alias").status, 200);
+  for (const char* named : {"/v1/responses/compact", "/v1/responses/input_tokens"}) {
+    EXPECT_EQ(test_->get(named).status, 405) << named;
+  }
 }
 
 TEST_F(AgentsTest, AResponseTellsWhatItWasAskedWith) {

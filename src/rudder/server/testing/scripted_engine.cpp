@@ -184,7 +184,8 @@ void ScriptedEngine::send(uint64_t id, Running& running, int32_t choice, engine:
   if (choice > 0) event.prompt_logprobs.clear();
   event.usage.prompt_tokens = static_cast<int32_t>(running.params.prompt.size());
   event.usage.cached_tokens = running.script.cached_tokens;
-  event.usage.completion_tokens = static_cast<int32_t>(running.num_said + 1);
+  event.usage.completion_tokens =
+      running.params.counts_output ? static_cast<int32_t>(running.num_said + 1) : 0;
   const int64_t start = now_ns();
   running.sink(std::move(event));
   sink_ns_ += now_ns() - start;

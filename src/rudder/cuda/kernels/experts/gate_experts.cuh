@@ -16,6 +16,8 @@ __device__ __forceinline__ float gated(float gate, float up, ops::Activation act
       return activate<ops::Activation::kGelu>(gate) * up;
     case ops::Activation::kClampedSwiglu:
       return clamped_swiglu(gate, up);
+    case ops::Activation::kLimitedSilu:
+      return limited_silu(gate, up);
     default:
       return activate<ops::Activation::kRelu>(gate) * up;
   }

@@ -70,6 +70,12 @@ __device__ inline float clamped_swiglu(float gate, float up) {
   u = u < -ops::kSwigluLimit ? -ops::kSwigluLimit : u;
   return (u + 1.0f) * over_one_and_power(g, -kLog2E * ops::kSwigluSlope * g);
 }
+__device__ inline float limited_silu(float gate, float up) {
+  const float g = gate > ops::kSiluLimit ? ops::kSiluLimit : gate;
+  float u = up > ops::kSiluLimit ? ops::kSiluLimit : up;
+  u = u < -ops::kSiluLimit ? -ops::kSiluLimit : u;
+  return activate<ops::Activation::kSilu>(g) * u;
+}
 // gate = act(gate) * up. kErf: also kGelu, which takes more registers than the rest together.
 template <ops::Activation kActivation>
 __device__ void activate_run(Floats& gate, const Floats& up) {
@@ -77,6 +83,8 @@ __device__ void activate_run(Floats& gate, const Floats& up) {
   for (int j = 0; j < kRun; ++j) {
     if constexpr (kActivation == ops::Activation::kClampedSwiglu) {
       gate.v[j] = clamped_swiglu(gate.v[j], up.v[j]);
+    } else if constexpr (kActivation == ops::Activation::kLimitedSilu) {
+      gate.v[j] = limited_silu(gate.v[j], up.v[j]);
     } else {
       gate.v[j] = activate<kActivation>(gate.v[j]) * up.v[j];
     }
@@ -96,6 +104,8 @@ __device__ void activate_run(Floats& gate, const Floats& up, ops::Activation act
       return activate_run<ops::Activation::kRelu>(gate, up);
     case ops::Activation::kClampedSwiglu:
       return activate_run<ops::Activation::kClampedSwiglu>(gate, up);
+    case ops::Activation::kLimitedSilu:
+      return activate_run<ops::Activation::kLimitedSilu>(gate, up);
   }
 }
 
