@@ -326,18 +326,17 @@ namespace {
 
 OneTokenWeight one_token_weight(const ops::LinearWeight& weight) {
   const CudaWeight& stored = cuda_weight(weight);
-  return {.weight = stored.weight.data,
+  return {.form = expert_form_of(weight),
+          .weight = stored.weight.data,
           .w_scale = pointer<float>(stored.scale),
           .bias = stored.bias.data,
           .out = weight.out,
           .in = weight.in};
 }
 
-// One token, and W in a type that its kernels take.
+// One token, and W in a form that its kernels take.
 bool is_one_token(const ops::ExpertLinearArgs& args) {
-  const ExpertForm form = expert_form_of(*args.weight);
-  return args.chosen.shape[0] == 1 && (form == ExpertForm::kBf16 || form == ExpertForm::kE4m3) &&
-         one_token_takes(one_token_weight(*args.weight));
+  return args.chosen.shape[0] == 1 && one_token_takes(one_token_weight(*args.weight));
 }
 
 }  // namespace
@@ -363,6 +362,11 @@ bool ExpertOps::open_experts(const ops::OpenExpertsArgs& args) {
   params.x = first.x.data;
   params.x_scale = pointer<float>(first.x_scale);
   params.y = first.out.data;
+  if (args.next != nullptr) {
+    const OneTokenWeight next = one_token_weight(*args.next);
+    params.next = one_token_takes(next) ? next.weight : nullptr;
+    params.next_expert_bytes = next.expert_bytes();
+  }
   run_("open_experts", {&first.x, &first.out},
        [&](cudaStream_t stream) { return launch_open_experts(params, stream); });
   listed_ = {};

@@ -272,7 +272,7 @@ ops::View run_with_own_norms(const Experts& mlp, const Experts::Weights& weights
                           .out_scale = rows.scale,
                           .next = &weights.gate_up});
   const ops::ExpertLinearArgs first = first_of(mlp, weights, rows, route.chosen, scratch);
-  if (!step.ops.expert_ops()->open_experts({.first = first})) {
+  if (!step.ops.expert_ops()->open_experts({.first = first, .next = &weights.down})) {
     step.ops.expert_ops()->expert_linear(first);
   }
   close(mlp, weights, first.out, route.chosen, {.weights = route.weights, .out = out}, step,
@@ -294,7 +294,8 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   ops::ExpertOps& ops = *step.ops.expert_ops();
   const bool is_tapped = tapping(taps, step) != nullptr;
   if (is_tapped) choose(route, taps, step);
-  if (!ops.open_experts({.route = is_tapped ? ops::RouteArgs{} : route, .first = first})) {
+  if (!ops.open_experts(
+          {.route = is_tapped ? ops::RouteArgs{} : route, .first = first, .next = &weights.down})) {
     if (!is_tapped) choose(route, taps, step);
     ops.expert_linear(first);
   }

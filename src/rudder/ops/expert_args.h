@@ -69,8 +69,9 @@ struct CombineExpertsArgs {
 
 // A route(), without a router that is adapted or tapped, and the first product of what it chose.
 struct OpenExpertsArgs {
-  RouteArgs route = {};    // without logits `chosen` is there
-  ExpertLinearArgs first;  // with an activation; of route.chosen
+  RouteArgs route = {};                // without logits `chosen` is there
+  ExpertLinearArgs first;              // with an activation; of route.chosen
+  const LinearWeight* next = nullptr;  // multiplies `first.out`
 };
 // The second product of rows in act, quantised where the weight takes them so, and their sum.
 struct CloseExpertsArgs {

@@ -1,113 +1,43 @@
 // open_experts() and close_experts(), of backends that have fewer launches for a token.
+#include "rudder/testing/ops_conformance_one_token.h"
+
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
-#include <vector>
-
-#include "rudder/testing/ops_conformance.h"
 
 namespace rudder::testing {
 namespace {
 
-using tensor::DType;
-using tensor::View;
+// Of a CPU no backend has them.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpsOneToken);
 
-// Where a device has fewer launches for a token that is alone: what the ops that they stand for
-// make, but for rounding, of which an activation that is quantised to another step is the most.
-TEST_P(OpsConformance, OneTokensExpertsOpenedAndClosed) {
-  ops::ExpertOps* const experts = ops_.expert_ops();
-  if (experts == nullptr) GTEST_SKIP() << "it has no experts";
-  struct Case {
-    int64_t experts, chosen, in, width;
-    bool has_bias, has_shared, chooses;
-    ops::Activation activation;
-  };
+// What the ops that they stand for make, but for rounding, of which an activation that is quantised
+// to another step is the most.
+TEST_P(OpsOneToken, ExpertsOpenedAndClosed) {
+  if (ops_.expert_ops() == nullptr) GTEST_SKIP() << "it has no experts";
   using enum ops::Activation;
   bool opens = false;
-  for (const Case& c : {Case{128, 8, 208, 96, false, false, true, kSilu},
-                        Case{16, 4, 1040, 272, true, true, true, kClampedSwiglu},
-                        Case{200, 10, 144, 48, false, true, true, kSilu},
-                        Case{512, 12, 80, 64, false, false, false, kGeluTanh}}) {
+  for (const OneTokenCase& c :
+       {OneTokenCase{128, 8, 208, 96, false, false, true, false, kSilu},
+        OneTokenCase{16, 4, 1040, 272, true, true, true, false, kClampedSwiglu},
+        OneTokenCase{200, 10, 144, 48, false, true, true, false, kSilu},
+        OneTokenCase{512, 12, 80, 64, false, false, false, false, kGeluTanh},
+        OneTokenCase{32, 4, 416, 224, true, false, true, true, kClampedSwiglu},
+        OneTokenCase{9, 1, 1120, 96, false, true, false, true, kSilu},
+        OneTokenCase{40, 9, 64, 608, true, true, true, true, kSilu}}) {
     SCOPED_TRACE(std::to_string(c.chosen) + " of " + std::to_string(c.experts));
-    const auto make = [&](int64_t in, int64_t out) {
-      std::vector<std::vector<float>> memory;
-      std::vector<ops::LinearPart> parts;
-      for (int64_t e = 0; e < c.experts; ++e) {
-        memory.push_back(random_values(in * out, 0.2));
-        for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
-        if (stores_fp8()) put_on_fp8_grid(memory.back(), in);
-        parts.push_back(ops::wide_part({memory.back().data(), DType::kF32, {out, in}}));
-        if (!c.has_bias) continue;
-        memory.push_back(random_values(out));
-        for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
-        parts.back().bias = {memory.back().data(), DType::kF32, {out}};
-      }
-      return experts->make_experts(parts, c.experts);
-    };
-    const auto first_weight = make(c.in, 2 * c.width);
-    const auto second_weight = make(c.width, c.in);
-    ASSERT_TRUE(first_weight && second_weight);
-    const Operand x = operand_of(random({1, c.in}), *first_weight);
-    const View logits = random({1, c.experts}, 2);
-    const View shared = c.has_shared ? random({1, c.in}) : View{};
-    const View gate = c.has_shared ? random({1, 1}) : View{};
-    struct Made {
-      View chosen, weights, activated, out;
-    };
-    const auto run = [&](bool fewer) {
-      const Made made{poisoned(DType::kI32, {1, c.chosen}), poisoned(DType::kF32, {1, c.chosen}),
-                      poisoned(act_, {c.chosen, c.width}), poisoned(act_, {1, c.in})};
-      const ops::RouteArgs route{
-          .logits = logits, .renormalises = true, .chosen = made.chosen, .weights = made.weights};
-      const ops::ExpertLinearArgs first{.x = x.x,
-                                        .x_scale = x.scale,
-                                        .chosen = made.chosen,
-                                        .weight = &*first_weight,
-                                        .activation = c.activation,
-                                        .out = made.activated};
-      if (!fewer || !c.chooses) experts->route(route);
-      const bool opened =
-          fewer &&
-          experts->open_experts({.route = c.chooses ? route : ops::RouteArgs{}, .first = first});
-      if (!opened && fewer) return Made{};
-      if (!opened) experts->expert_linear(first);
-      ops::ExpertLinearArgs second{
-          .x = made.activated, .chosen = made.chosen, .weight = &*second_weight};
-      ops::CombineExpertsArgs sum{
-          .weights = made.weights, .shared = shared, .shared_gate = gate, .out = made.out};
-      if (fewer) {
-        EXPECT_TRUE(experts->close_experts({.second = second, .sum = sum}));
-        return made;
-      }
-      const Operand rows = operand_of(made.activated, *second_weight);
-      second.x = rows.x;
-      second.x_scale = rows.scale;
-      second.out = sum.x = poisoned(act_, {c.chosen, c.in});
-      experts->expert_linear(second);
-      experts->combine_experts(sum);
-      return made;
-    };
-    const Made expected = run(false);
-    const Made got = run(true);
+    if (c.is_coded && !ops_.format_for(ops::kMxfp4, ops::ProductUse::kExperts)) continue;
+    const auto mixture = make_mixture(c);
+    ASSERT_TRUE(mixture) << mixture.error().to_string();
+    const Made expected = run(*mixture, false);
+    const Made got = run(*mixture, true);
     if (got.out.empty()) continue;
     opens = true;
     EXPECT_EQ(device_.values<int32_t>(got.chosen), device_.values<int32_t>(expected.chosen));
     EXPECT_EQ(device_.values<float>(got.weights), device_.values<float>(expected.weights));
-    const auto near = [&](const View& made, const View& wanted, double part, const char* what) {
-      const Matrix all = read(made);
-      const Matrix wants = read(wanted);
-      double most = 0;
-      for (const double value : wants.values) most = std::max(most, std::abs(value));
-      for (size_t i = 0; i < wants.values.size(); ++i) {
-        ASSERT_NEAR(all.values[i], wants.values[i], part * most) << what << ", number " << i;
-      }
-    };
-    near(got.activated, expected.activated, 0.01, "activated");
-    near(got.out, expected.out, 0.02, "sums");
-    const Made again = run(true);
-    expect_same_rows(again.out, got.out, "again");
+    expect_near(got.activated, expected.activated, 0.01, "activated");
+    expect_near(got.out, expected.out, 0.02, "sums");
+    expect_same_rows(run(*mixture, true).out, got.out, "again");
   }
   if (!opens) GTEST_SKIP() << "it has no fewer launches for a token";
 }

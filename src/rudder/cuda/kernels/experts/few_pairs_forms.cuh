@@ -100,8 +100,10 @@ struct FewCodes {
   __device__ __forceinline__ static uint32_t lane_offset(int lane, uint32_t stride) {
     return static_cast<uint32_t>(lane / 4) * stride + static_cast<uint32_t>(lane % 4) * 16;
   }
-  __device__ __forceinline__ static void load(const ExpertProductParams& p, const FewRows& rows,
-                                              int32_t chunk, int lane, Part& part) {
+  // p: of W, its address, and an expert's inputs and outputs.
+  template <typename Weight>
+  __device__ __forceinline__ static void load(const Weight& p, const FewRows& rows, int32_t chunk,
+                                              int lane, Part& part) {
     const auto blocks = static_cast<int32_t>(p.out / kCodeRows);
     const auto chunks = static_cast<int32_t>(code_chunks(p.in));
     const int64_t first = (int64_t{rows.expert} * chunks + chunk) * blocks;

@@ -1,8 +1,12 @@
 #include "rudder/cuda/kernels/experts/one_token.h"
 
+#include <type_traits>
+
+#include "rudder/cuda/kernels/experts/few_pairs_forms.cuh"
 #include "rudder/cuda/kernels/experts/gate_experts.cuh"
 #include "rudder/cuda/kernels/experts/route.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/prefetch.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -10,8 +14,9 @@ namespace {
 constexpr int kRows = 16;       // of W, an instruction's
 constexpr int kPiece = 64;      // bytes of a row that the four lanes of a group bring at a time
 constexpr int kOpenWarps = 4;   // which share the inputs of a block's rows
-constexpr int kCloseWarps = 8;  // which share the experts
-                                // pieces that a lane asks for before it multiplies
+constexpr int kCloseWarps = 8;  // which share the experts, or an expert's inputs
+constexpr int kOpenAhead = 4;   // pieces that a lane asks for before it multiplies
+constexpr int kCloseAhead = 8;
 
 __device__ __forceinline__ uint4 load_weight(const char* address) {
   uint4 v;
@@ -43,17 +48,17 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t low0, uint32_t high0
 
 // The sums of 16 rows with one x, whose column is the first of the instruction's eight: lanes of
 // other columns have zeros. A warp takes the pieces first, first + step, ... of the rows, and asks
-// for kAhead of them in front of the one that it multiplies.
+// for kAhead of them in front of the one that it multiplies. Of W in bf16 or e4m3.
 template <bool kFp8, int kAhead>
-class RowSums {
+class WideSums {
  public:
-  // The lane's rows: `low` is row g of the first eight, `high` of the others.
-  __device__ RowSums(const char* low, const char* high, int64_t row_bytes, int first, int step)
-      : row_bytes_(row_bytes),
+  __device__ WideSums(const OneTokenWeight& weight, const FewRows& rows, int first, int step)
+      : row_bytes_(weight.in * (kFp8 ? 1 : 2)),
         stride_(int64_t{step} * kPiece),
-        low_(low),
-        high_(high),
         at_(int64_t{first} * kPiece + 16 * (threadIdx.x % 4)) {
+    const int64_t top = rows.expert * weight.out + threadIdx.x % 32 / 4;
+    low_ = static_cast<const char*>(weight.weight) + (top + rows.first) * row_bytes_;
+    high_ = static_cast<const char*>(weight.weight) + (top + rows.second) * row_bytes_;
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) ask(u, at_ + u * stride_);
   }
@@ -76,7 +81,7 @@ class RowSums {
     }
   }
 
-  // Of the lanes that are the first of a group of four; the others have sums of zeros.
+  // Of the lanes that are the first of a group of four, rows g and g + 8; the others have zeros.
   __device__ float low() const {
     return c_[0];
   }
@@ -93,22 +98,93 @@ class RowSums {
 
   const int64_t row_bytes_;
   const int64_t stride_;
-  const char* const low_;
-  const char* const high_;
+  const char* low_;
+  const char* high_;
   int64_t at_;
   uint4 low_pieces_[kAhead];
   uint4 high_pieces_[kAhead];
   float c_[4] = {};
 };
 
+// The same of W in codes, whose pieces are chunks.
+template <int kAhead>
+class CodeSums {
+ public:
+  __device__ CodeSums(const OneTokenWeight& weight, const FewRows& rows, int first, int step)
+      : weight_(weight),
+        rows_(rows),
+        chunks_(static_cast<int32_t>(code_chunks(weight.in))),
+        step_(step),
+        at_(first) {
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) ask(u, at_ + u * step_);
+  }
+
+  __device__ void run(const char* x) {
+    for (; at_ < chunks_; at_ += kAhead * step_) {
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int32_t chunk = at_ + u * step_;
+        if (chunk < chunks_) multiply(u, x, chunk);
+        ask(u, chunk + kAhead * step_);
+      }
+    }
+  }
+
+  __device__ float low() const {
+    return c_[0];
+  }
+  __device__ float high() const {
+    return c_[2];
+  }
+
+ private:
+  __device__ __forceinline__ void ask(int u, int32_t chunk) {
+    if (chunk < chunks_) FewCodes::load(weight_, rows_, chunk, threadIdx.x % 32, parts_[u]);
+  }
+  // Lane t of the first four has group t of the chunk's inputs.
+  __device__ __forceinline__ void multiply(int u, const char* x, int32_t chunk) {
+    const int64_t at = int64_t{chunk} * FewCodes::kRowBytes + 2 * kCodeGroup * (threadIdx.x % 4);
+    const bool has_it = threadIdx.x % 32 < 4 && at < 2 * weight_.in;
+#pragma unroll
+    for (int i = 0; i < FewCodes::kSteps; ++i) {
+      const uint4 v =
+          has_it ? *reinterpret_cast<const uint4*>(x + at + 16 * i) : make_uint4(0, 0, 0, 0);
+      uint32_t w[2][4];
+      FewCodes::operands(parts_[u], i, w);
+      FewCodes::multiply(c_, w[0], v.x, v.y);
+      FewCodes::multiply(c_, w[1], v.z, v.w);
+    }
+  }
+
+  const OneTokenWeight& weight_;
+  const FewRows rows_;
+  const int32_t chunks_;
+  const int32_t step_;
+  int32_t at_;
+  FewCodes::Part parts_[kAhead];
+  float c_[4] = {};
+};
+
+template <ExpertForm kForm, int kAhead>
+using TokenSums = std::conditional_t<kForm == ExpertForm::kE2m1, CodeSums<kAhead>,
+                                     WideSums<kForm == ExpertForm::kE4m3, kAhead>>;
+
 __device__ float bias_of(const OneTokenWeight& weight, int64_t row) {
   return weight.bias == nullptr ? 0.0f
                                 : __bfloat162float(static_cast<const Bf16*>(weight.bias)[row]);
 }
 
+// By what a row's sum is multiplied, beside what x is.
+template <ExpertForm kForm>
+__device__ float scale_of(const OneTokenWeight& weight, int64_t row) {
+  if constexpr (kForm == ExpertForm::kE4m3) return weight.w_scale[row];
+  return kForm == ExpertForm::kE2m1 ? kCodeUnit : 1.0f;
+}
+
 // Grid: tiles of eight columns of y by the chosen experts. Every block chooses alike, and writes
 // the same choice.
-template <bool kFp8, int kEach>
+template <ExpertForm kForm, int kEach>
 __global__ void __launch_bounds__(kOpenWarps * 32, 6)
     open_kernel(const __grid_constant__ OpenExpertsParams p) {
   extern __shared__ float of_router[];
@@ -131,13 +207,14 @@ __global__ void __launch_bounds__(kOpenWarps * 32, 6)
     if (blockIdx.x == 0 && slot == 0 && lane == 0) count_hits(p.route, p.route.k);
   }
   __syncthreads();
-  const int64_t width = p.product.out / 2;
-  const int64_t column = int64_t{blockIdx.x} * (kRows / 2);
-  const int64_t row_bytes = p.product.in * (kFp8 ? 1 : 2);
-  const int64_t gate = int64_t{chosen} * p.product.out + column;  // its first row, and that of up
-  const auto* const rows =
-      static_cast<const char*>(p.product.weight) + (gate + lane / 4) * row_bytes;
-  RowSums<kFp8, 4> own(rows, rows + width * row_bytes, row_bytes, warp, kOpenWarps);
+  const auto width = static_cast<int32_t>(p.product.out / 2);
+  const auto column = static_cast<int32_t>(blockIdx.x) * (kRows / 2);
+  const FewRows rows = {chosen, static_cast<int32_t>(blockIdx.x), column, width + column};
+  TokenSums<kForm, kOpenAhead> own(p.product, rows, warp, kOpenWarps);
+  if (threadIdx.x == 0 && p.next != nullptr) {
+    prefetch_part(static_cast<const char*>(p.next) + chosen * p.next_expert_bytes,
+                  p.next_expert_bytes, blockIdx.x, gridDim.x);
+  }
   own.run(static_cast<const char*>(p.x));
   if (lane % 4 == 0) {
     sums[warp][lane / 4] = own.low();
@@ -153,11 +230,10 @@ __global__ void __launch_bounds__(kOpenWarps * 32, 6)
     of_gate += sums[w][r];
     of_up += sums[w][r + kRows / 2];
   }
-  const int64_t row = gate + r;
-  if constexpr (kFp8) {
-    of_gate *= p.x_scale[0] * p.product.w_scale[row];
-    of_up *= p.x_scale[0] * p.product.w_scale[row + width];
-  }
+  const int64_t row = chosen * p.product.out + column + r;
+  const float x_scale = kForm == ExpertForm::kE4m3 ? p.x_scale[0] : 1.0f;
+  of_gate *= x_scale * scale_of<kForm>(p.product, row);
+  of_up *= x_scale * scale_of<kForm>(p.product, row + width);
   of_gate += bias_of(p.product, row);
   of_up += bias_of(p.product, row + width);
   static_cast<Bf16*>(p.y)[slot * width + column + r] =
@@ -181,82 +257,126 @@ __device__ float quantise_row(const Bf16* row, int64_t width, char* to) {
   return scale.value();
 }
 
+// What the experts of a token make of a tile of outputs.
+struct Tile {
+  float sums[kMostChosen][kRows];  // of a warp's unit: an expert's, or a part of its inputs'
+  float scales[kMostChosen][kRows];
+  float biases[kMostChosen][kRows];
+  float x_scales[kMostChosen];
+  float weights[kMostChosen];
+};
+static_assert(kMostChosen >= kCloseWarps);
+
 // Grid: tiles of 16 outputs.
-template <bool kFp8>
-__global__ void __launch_bounds__(kCloseWarps * 32)
+template <ExpertForm kForm>
+__global__ void __launch_bounds__(kCloseWarps * 32, 2)
     close_kernel(const __grid_constant__ CloseExpertsParams p) {
   extern __shared__ __align__(16) char quantised[];  // of e4m3: a row a warp
-  __shared__ float made[kMostChosen][kRows];
+  __shared__ Tile tile;
   dependency_wait();
   dependency_trigger();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t first = int64_t{blockIdx.x} * kRows;
-  const int64_t row_bytes = p.product.in * (kFp8 ? 1 : 2);
-  for (int slot = warp; slot < p.k; slot += kCloseWarps) {
-    const int64_t top = int64_t{p.chosen[slot]} * p.product.out + first;
-    const auto* const rows =
-        static_cast<const char*>(p.product.weight) + (top + lane / 4) * row_bytes;
-    RowSums<kFp8, 6> own(rows, rows + (kRows / 2) * row_bytes, row_bytes, 0, 1);
+  const auto first = static_cast<int32_t>(blockIdx.x) * kRows;
+  const int parts = max(1, kCloseWarps / p.k);  // of an expert's inputs
+  float shared = 0;
+  float shared_gate = INFINITY;
+  if (p.shared != nullptr && threadIdx.x < kRows) {
+    shared = __bfloat162float(static_cast<const Bf16*>(p.shared)[first + threadIdx.x]);
+    if (p.shared_gate != nullptr) {
+      shared_gate = __bfloat162float(*static_cast<const Bf16*>(p.shared_gate));
+    }
+  }
+  for (int unit = warp; unit < p.k * parts; unit += kCloseWarps) {
+    const int slot = unit / parts;
+    const int part = unit - slot * parts;
+    const int32_t expert = p.chosen[slot];
+    const FewRows rows = {expert, static_cast<int32_t>(blockIdx.x), first, first + kRows / 2};
+    TokenSums<kForm, kCloseAhead> own(p.product, rows, part, parts);
+    if (part == 0 && lane < kRows) {
+      const int64_t row = expert * p.product.out + first + lane;
+      tile.scales[slot][lane] = scale_of<kForm>(p.product, row);
+      tile.biases[slot][lane] = bias_of(p.product, row);
+      if (lane == 0) tile.weights[slot] = p.weights[slot];
+    }
     const auto* const x = static_cast<const Bf16*>(p.x) + slot * p.product.in;
-    float scale = 1;
-    if constexpr (kFp8) {
+    if constexpr (kForm == ExpertForm::kE4m3) {
       char* const to = quantised + warp * p.product.in;
-      scale = quantise_row(x, p.product.in, to);
+      const float scale = quantise_row(x, p.product.in, to);
+      if (part == 0 && lane == 0) tile.x_scales[slot] = scale;
       own.run(to);
-      __syncwarp();  // the next slot's row takes its place
+      __syncwarp();  // the next unit's row takes its place
     } else {
       own.run(reinterpret_cast<const char*>(x));
     }
     if (lane % 4 != 0) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = lane / 4 + half * (kRows / 2);
-      float sum = half == 0 ? own.low() : own.high();
-      if constexpr (kFp8) sum *= scale * p.product.w_scale[top + r];
-      sum += bias_of(p.product, top + r);
-      made[slot][r] = __bfloat162float(__float2bfloat16_rn(sum));
-    }
+    tile.sums[unit][lane / 4] = own.low();
+    tile.sums[unit][lane / 4 + kRows / 2] = own.high();
   }
   __syncthreads();
   if (threadIdx.x >= kRows) return;
   const auto r = static_cast<int>(threadIdx.x);
   float sum = 0;
-  for (int slot = 0; slot < p.k; ++slot) sum = fmaf(p.weights[slot], made[slot][r], sum);
-  if (p.shared != nullptr) {
-    const float share = p.shared_gate == nullptr
-                            ? 1.0f
-                            : sigmoid(__bfloat162float(*static_cast<const Bf16*>(p.shared_gate)));
-    sum = fmaf(share, __bfloat162float(static_cast<const Bf16*>(p.shared)[first + r]), sum);
+  for (int slot = 0; slot < p.k; ++slot) {
+    float made = 0;
+    for (int part = 0; part < parts; ++part) made += tile.sums[slot * parts + part][r];
+    const float x_scale = kForm == ExpertForm::kE4m3 ? tile.x_scales[slot] : 1.0f;
+    made = made * (x_scale * tile.scales[slot][r]) + tile.biases[slot][r];
+    sum = fmaf(tile.weights[slot], __bfloat162float(__float2bfloat16_rn(made)), sum);
   }
+  if (p.shared != nullptr) sum = fmaf(sigmoid(shared_gate), shared, sum);
   static_cast<Bf16*>(p.y)[first + r] = __float2bfloat16_rn(sum);
 }
 
-template <bool kFp8>
+template <ExpertForm kForm>
 cudaError_t launch_open(const OpenExpertsParams& p, cudaStream_t stream) {
-  const auto kernel = p.route.experts <= 128   ? open_kernel<kFp8, 4>
-                      : p.route.experts <= 256 ? open_kernel<kFp8, 8>
-                                               : open_kernel<kFp8, kMostExperts / 32>;
+  const auto kernel = p.route.experts <= 128   ? open_kernel<kForm, 4>
+                      : p.route.experts <= 256 ? open_kernel<kForm, 8>
+                                               : open_kernel<kForm, kMostExperts / 32>;
   const dim3 grid(static_cast<unsigned>(p.product.out / kRows), static_cast<unsigned>(p.route.k));
   const size_t bytes =
       p.route.logits == nullptr ? 0 : sizeof(float) * 2 * static_cast<size_t>(p.route.experts);
   return launch_pdl(kernel, grid, dim3(kOpenWarps * 32), bytes, stream, p);
 }
 
+template <ExpertForm kForm>
+cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
+  const size_t bytes =
+      kForm == ExpertForm::kE4m3 ? static_cast<size_t>(kCloseWarps * p.product.in) : 0;
+  return launch_pdl(close_kernel<kForm>, dim3(static_cast<unsigned>(p.product.out / kRows)),
+                    dim3(kCloseWarps * 32), bytes, stream, p);
+}
+
 }  // namespace
 
 cudaError_t launch_open_experts(const OpenExpertsParams& p, cudaStream_t stream) {
   if (p.route.tokens != 1 || !is_routable(p.route)) return cudaErrorInvalidValue;
-  return p.product.is_fp8() ? launch_open<true>(p, stream) : launch_open<false>(p, stream);
+  switch (p.product.form) {
+    case ExpertForm::kBf16:
+      return launch_open<ExpertForm::kBf16>(p, stream);
+    case ExpertForm::kE4m3:
+      return launch_open<ExpertForm::kE4m3>(p, stream);
+    case ExpertForm::kE2m1:
+      return launch_open<ExpertForm::kE2m1>(p, stream);
+    case ExpertForm::kLow:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t launch_close_experts(const CloseExpertsParams& p, cudaStream_t stream) {
   if (p.k < 1 || p.k > kMostChosen) return cudaErrorInvalidValue;
-  const bool is_fp8 = p.product.is_fp8();
-  const size_t bytes = is_fp8 ? static_cast<size_t>(kCloseWarps * p.product.in) : 0;
-  return launch_pdl(is_fp8 ? close_kernel<true> : close_kernel<false>,
-                    dim3(static_cast<unsigned>(p.product.out / kRows)), dim3(kCloseWarps * 32),
-                    bytes, stream, p);
+  switch (p.product.form) {
+    case ExpertForm::kBf16:
+      return launch_close<ExpertForm::kBf16>(p, stream);
+    case ExpertForm::kE4m3:
+      return launch_close<ExpertForm::kE4m3>(p, stream);
+    case ExpertForm::kE2m1:
+      return launch_close<ExpertForm::kE2m1>(p, stream);
+    case ExpertForm::kLow:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rudder::cuda

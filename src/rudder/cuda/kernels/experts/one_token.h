@@ -19,28 +19,36 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/experts/expert_codes.h"
+#include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/ops/activation.h"
 
 namespace rudder::cuda {
 
 struct OneTokenWeight {
-  const void* weight = nullptr;    // [experts * out, in] bf16 or e4m3; 16-byte aligned
-  const float* w_scale = nullptr;  // [experts * out] of e4m3; null: bf16
-  const void* bias = nullptr;      // [experts * out] bf16, optional
-  int64_t out = 0;                 // of an expert
+  ExpertForm form = ExpertForm::kBf16;  // any but kLow
+  const void* weight = nullptr;         // as ExpertProductParams.weight
+  const float* w_scale = nullptr;       // [experts * out] of e4m3
+  const void* bias = nullptr;           // [experts * out] bf16, optional
+  int64_t out = 0;                      // of an expert
   int64_t in = 0;
 
-  constexpr bool is_fp8() const { return w_scale != nullptr; }
+  constexpr int64_t expert_bytes() const {
+    if (form == ExpertForm::kE2m1) return out * code_row_bytes(in);
+    return out * in * (form == ExpertForm::kE4m3 ? 1 : 2);
+  }
 };
 
 struct OpenExpertsParams {
   RouteParams route;       // of one token; without logits its choice is there
   OneTokenWeight product;  // rows of gate, then of up
   ops::Activation activation = ops::Activation::kSilu;
-  const void* x = nullptr;         // [in], in the type of W
+  const void* x = nullptr;         // [in] bf16, e4m3 of such a W
   const float* x_scale = nullptr;  // [1], of e4m3
   void* y = nullptr;               // [k, out / 2] bf16
+  const void* next = nullptr;      // the W that multiplies y, optional
+  int64_t next_expert_bytes = 0;   // of it
 };
 
 struct CloseExpertsParams {
@@ -54,10 +62,13 @@ struct CloseExpertsParams {
   void* y = nullptr;                  // [out] bf16
 };
 
-// Rows of whole pieces of 16 bytes that a block has room for; whole tiles of rows.
+// Rows of whole pieces of 16 bytes that a block has room for, of codes whole groups; whole tiles of
+// rows.
 constexpr int64_t kMostTokenInputs = 4096;
 constexpr bool one_token_takes(const OneTokenWeight& one) {
-  return one.in % (one.is_fp8() ? 16 : 8) == 0 && one.in <= kMostTokenInputs && one.out % 16 == 0;
+  if (one.form == ExpertForm::kLow || one.in > kMostTokenInputs || one.out % 16 != 0) return false;
+  if (one.form == ExpertForm::kE2m1) return one.in % kCodeGroup == 0;
+  return one.in % (one.form == ExpertForm::kE4m3 ? 16 : 8) == 0;
 }
 
 cudaError_t launch_open_experts(const OpenExpertsParams& params, cudaStream_t stream);
