@@ -8,7 +8,6 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/attention/plain_attention.h"
-#include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {
 
@@ -213,12 +212,6 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.out = args.out.data;
   params.workspace = work.workspace;
   params.reads_ahead = work_is_older;
-  constexpr int64_t kFewTokens = 8;  // more have work enough of their own
-  if (args.next != nullptr && bounds.num_tokens <= kFewTokens) {
-    const ops::View& weight = cuda_weight(*args.next).weight;
-    params.next = weight.data;
-    params.next_bytes = static_cast<int64_t>(weight.bytes());
-  }
   RUDDER_CUDA_TRY(launch_attention(params, stream_), "attention", kind.to_string());
   return {};
 }

@@ -150,8 +150,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
                           .num_heads = attention.num_heads,
                           .scale = attention.scale,
                           .window = attention.window,
-                          .out = out,
-                          .next = &weights.out};
+                          .out = out};
   if (const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting)) {
     args.softcap = softmax->softcap;
     args.sinks = weights.sinks;

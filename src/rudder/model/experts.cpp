@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "rudder/base/check.h"
 #include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
@@ -234,14 +235,31 @@ ops::ExpertLinearArgs first_of(const Experts& mlp, const Experts::Weights& weigh
           .out = shaped(scratch[3], in.rows() * mlp.chosen, weights.down.in)};
 }
 
+// What open_experts() is asked of the expert that every token has: nothing where its products read
+// other rows than those of the chosen ones, or are adapted.
+ops::OpenSharedArgs open_shared(const Experts& mlp, const Experts::Weights& weights,
+                                const Operand& in, const LayerStep& step,
+                                const Scratch<12>& scratch) {
+  if (mlp.shared_width == 0 || weights.shared_gate_up.input != weights.gate_up.input) return {};
+  for (const ops::LinearWeight* const weight :
+       {&weights.shared_gate_up, &weights.shared_down, &weights.shared_gate}) {
+    if (step.products.adapts(*weight)) return {};
+  }
+  return {.weight = &weights.shared_gate_up,
+          .activation = mlp.shared_activation,
+          .out = shaped(scratch[8], in.rows(), weights.shared_down.in),
+          .next = &weights.shared_down};
+}
+
 // The second product of `activated`, and the sum of a token's rows in `sum`.
 void close(const Experts& mlp, const Experts::Weights& weights, const ops::View& activated,
-           const ops::View& chosen, ops::CombineExpertsArgs sum, const LayerStep& step,
-           const Scratch<12>& scratch) {
+           const ops::View& chosen, ops::CombineExpertsArgs sum, const ops::CloseSharedArgs& shared,
+           const LayerStep& step, const Scratch<12>& scratch) {
   ops::ExpertOps& ops = *step.ops.expert_ops();
   ops::ExpertLinearArgs second{
       .x = activated, .chosen = chosen, .weight = &weights.down, .first = mlp.first};
-  if (ops.close_experts({.second = second, .sum = sum})) return;
+  if (ops.close_experts({.second = second, .sum = sum, .shared = shared})) return;
+  RUDDER_CHECK(shared.weight == nullptr, "a shared expert that was opened is not closed");
   const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
   second.x = rows.x;
   second.x_scale = rows.scale;
@@ -275,7 +293,7 @@ ops::View run_with_own_norms(const Experts& mlp, const Experts::Weights& weights
   if (!step.ops.expert_ops()->open_experts({.first = first, .next = &weights.down})) {
     step.ops.expert_ops()->expert_linear(first);
   }
-  close(mlp, weights, first.out, route.chosen, {.weights = route.weights, .out = out}, step,
+  close(mlp, weights, first.out, route.chosen, {.weights = route.weights, .out = out}, {}, step,
         scratch);
   make_whole(out);
   step.ops.residual_norm({.x = shared, .delta = out, .delta_norm = weights.post_norm, .out = out});
@@ -294,15 +312,32 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   ops::ExpertOps& ops = *step.ops.expert_ops();
   const bool is_tapped = tapping(taps, step) != nullptr;
   if (is_tapped) choose(route, taps, step);
-  if (!ops.open_experts(
-          {.route = is_tapped ? ops::RouteArgs{} : route, .first = first, .next = &weights.down})) {
+  ops::OpenExpertsArgs open{.route = is_tapped ? ops::RouteArgs{} : route,
+                            .first = first,
+                            .next = &weights.down,
+                            .shared = open_shared(mlp, weights, in, step, scratch)};
+  bool is_open = ops.open_experts(open);
+  if (!is_open && open.shared.weight != nullptr) {
+    open.shared = {};
+    is_open = ops.open_experts(open);
+  }
+  if (!is_open) {
     if (!is_tapped) choose(route, taps, step);
     ops.expert_linear(first);
   }
-  const Shared shared = run_shared(mlp, weights, in, step, scratch);
-  close(mlp, weights, first.out, route.chosen,
-        {.weights = route.weights, .shared = shared.out, .shared_gate = shared.gate, .out = sum},
-        step, scratch);
+  ops::CombineExpertsArgs terms{.weights = route.weights, .out = sum};
+  ops::CloseSharedArgs closing;
+  if (is_open && open.shared.weight != nullptr) {
+    closing = {.x = open.shared.out,
+               .weight = &weights.shared_down,
+               .gate_x = in.act,
+               .gate = mlp.shared_gate ? &weights.shared_gate : nullptr};
+  } else {
+    const Shared shared = run_shared(mlp, weights, in, step, scratch);
+    terms.shared = shared.out;
+    terms.shared_gate = shared.gate;
+  }
+  close(mlp, weights, first.out, route.chosen, terms, closing, step, scratch);
   return sum;
 }
 

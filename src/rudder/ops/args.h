@@ -220,7 +220,6 @@ struct AttentionArgs {
   // Over rows of one part: the first elements of a row that are values. What `out` has of a head
   // behind as many may be anything. 0: all are.
   int32_t value_dim = 0;
-  const LinearWeight* next = nullptr;  // multiplies `out`
 };
 
 // Rows that lie where the tokens of a KV group do in its blocks: as PlaceRowsArgs with a block

@@ -67,16 +67,33 @@ struct CombineExpertsArgs {
   View out;               // [T, hidden] act
 };
 
+// The first product of the expert that every token has, from what the chosen ones' x is.
+struct OpenSharedArgs {
+  const LinearWeight* weight = nullptr;  // rows of gate, then of up; null: there is none
+  Activation activation = Activation::kSilu;
+  View out;                            // [T, out / 2] act
+  const LinearWeight* next = nullptr;  // multiplies `out`
+};
+// And its second product, which takes the place of CombineExpertsArgs.shared.
+struct CloseSharedArgs {
+  View x;                                // [T, in] act
+  const LinearWeight* weight = nullptr;  // null: there is none
+  View gate_x = {};                      // [T, hidden] act, with `gate`
+  const LinearWeight* gate = nullptr;    // one row that takes rows in act, of shared_gate; optional
+};
+
 // A route(), without a router that is adapted or tapped, and the first product of what it chose.
 struct OpenExpertsArgs {
   RouteArgs route = {};                // without logits `chosen` is there
   ExpertLinearArgs first;              // with an activation; of route.chosen
   const LinearWeight* next = nullptr;  // multiplies `first.out`
+  OpenSharedArgs shared = {};
 };
 // The second product of rows in act, quantised where the weight takes them so, and their sum.
 struct CloseExpertsArgs {
   ExpertLinearArgs second;  // its `out` is none
   CombineExpertsArgs sum;   // its `x` is none
+  CloseSharedArgs shared = {};
 };
 
 }  // namespace rudder::ops

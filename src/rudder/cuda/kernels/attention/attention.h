@@ -154,9 +154,6 @@ struct AttentionParams {
   const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
   void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
-  // A weight that a kernel behind this one reads, and its bytes; optional.
-  const void* next = nullptr;
-  int64_t next_bytes = 0;
   // The kernel in front of this one is none that writes the work list, the block table or KV of
   // tokens that are not the step's: they may be read before it has ended (launch.h: all kernels in
   // front of that one have).

@@ -24,7 +24,6 @@
 #include "rudder/cuda/kernels/attention/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/prefetch.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -35,9 +34,6 @@ constexpr int kMergeRows = 8;  // of a pass
 constexpr int kLeastSoloPages = 1;
 constexpr int kMostSoloPages = 16;
 constexpr int kSoloWarps = 2;  // with work, so that short segments stay whole
-// Of a worker that lets it ask for the weight behind this kernel: with more, the cache's bytes take
-// as long as the kernel does, and would push the weight out of L2.
-constexpr int kMostPagesAhead = 16;
 
 // *counter as it was before 1 was added. What the block has written is seen by who adds later, what
 // was written before earlier ones is seen by the block.
@@ -712,9 +708,6 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   view_workspace(p.workspace, &work);
   const WorkerRange& range = work.workers[blockIdx.x];
   const bool has_work = range.begin < range.end;
-  if (threadIdx.x == 0 && p.next != nullptr && range.end - range.begin <= kMostPagesAhead) {
-    prefetch_part(p.next, p.next_bytes, blockIdx.x, gridDim.x);
-  }
   Warp warp(p, work, shared, range);
   if (p.reads_ahead) {
     if (has_work) warp.start(true);
