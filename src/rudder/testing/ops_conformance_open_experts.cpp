@@ -20,14 +20,14 @@ TEST_P(OpsOpenExperts, ExpertsOpenedAndClosed) {
   using enum SharedExpert;
   for (const OpenCase& c :
        {OpenCase{1, 128, 8, 208, 96, false, true, false, kNone, kSilu},
-        OpenCase{1, 16, 4, 1040, 272, true, true, false, kMade, kClampedSwiglu},
+        OpenCase{1, 16, 4, 528, 272, true, true, false, kMade, kClampedSwiglu},
         OpenCase{1, 200, 10, 144, 48, false, true, false, kIsGated, kSilu},
         OpenCase{1, 512, 12, 80, 64, false, false, false, kNone, kGeluTanh},
         OpenCase{1, 32, 4, 416, 224, true, true, true, kNone, kClampedSwiglu},
         OpenCase{1, 9, 1, 1120, 96, false, false, true, kIsGated, kSilu},
         OpenCase{1, 40, 9, 64, 608, true, true, true, kMade, kSilu},
-        OpenCase{8, 192, 8, 272, 112, false, true, false, kIsGated, kSilu},
-        OpenCase{3, 160, 6, 2064, 496, true, true, false, kJoins, kSilu},
+        OpenCase{8, 130, 8, 144, 80, false, true, false, kIsGated, kSilu},
+        OpenCase{3, 40, 6, 1040, 272, true, true, false, kJoins, kSilu},
         OpenCase{5, 64, 2, 96, 32, false, false, false, kMade, kGeluTanh},
         OpenCase{4, 48, 4, 288, 96, true, true, true, kJoins, kClampedSwiglu}}) {
     SCOPED_TRACE(std::to_string(c.tokens) + " tokens, " + std::to_string(c.chosen) + " of " +
@@ -42,7 +42,7 @@ TEST_P(OpsOpenExperts, ExpertsOpenedAndClosed) {
     EXPECT_EQ(device_.values<int32_t>(got.chosen), device_.values<int32_t>(expected.chosen));
     EXPECT_EQ(device_.values<float>(got.weights), device_.values<float>(expected.weights));
     expect_near(got.activated, expected.activated, 0.01, "activated");
-    expect_near(got.out, expected.out, 0.02, "sums");
+    expect_near(got.out, expected.out, stores_fp8() ? 0.05 : 0.02, "sums");
     expect_same_rows(run_together(*mixture).out, got.out, "again");
   }
   if (!opens) GTEST_SKIP() << "it has no fewer launches for a token";
