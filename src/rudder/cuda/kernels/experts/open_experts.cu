@@ -11,16 +11,23 @@ namespace rudder::cuda {
 namespace {
 
 constexpr int kOpenWarps = 4;   // which share the inputs of a block's rows
-constexpr int kOpenBlocks = 6;  // on a multiprocessor
-constexpr int kCloseBlocks = 2;
 constexpr int kCloseWarps = 8;  // which share the experts, or an expert's inputs
-constexpr int kOpenAhead = 4;   // pieces that a lane asks for before it multiplies
-constexpr int kCloseAhead = 8;
+// Blocks on a multiprocessor, and pieces that a lane asks for before it multiplies: as many as
+// there are registers for. Instructions of e4m3 take some beside theirs, in which they make f16 of
+// it.
+template <ExpertForm kForm>
+constexpr int kOpenBlocks = 6;
+template <ExpertForm kForm>
+constexpr int kOpenAhead = kForm == ExpertForm::kE4m3 ? 2 : 4;
+template <ExpertForm kForm>
+constexpr int kCloseBlocks = kForm == ExpertForm::kE2m1 ? 2 : 1;
+template <ExpertForm kForm>
+constexpr int kCloseAhead = 6;
 
 // Grid: some tiles of eight columns of y, by tokens and their chosen experts, behind which is the
 // shared one. Every block of a token chooses alike, and writes the same choice.
 template <ExpertForm kForm, int kEach>
-__global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
+__global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
     open_kernel(const __grid_constant__ OpenExpertsParams p) {
   extern __shared__ float of_router[];
   __shared__ float sums[kOpenWarps][kRows];
@@ -56,18 +63,11 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
   }
   __syncthreads();
   const int32_t expert = chosen;
-  const auto rows_of = [&](int32_t of) {
-    return FewRows{expert, of, of * kColumns, width + of * kColumns};
-  };
   const char* const x =
       static_cast<const char*>(p.x) + token * product.in * (kForm == ExpertForm::kE4m3 ? 1 : 2);
-  const float x_scale = kForm == ExpertForm::kE4m3 ? p.x_scale[token] : 1.0f;
-  auto* const y = is_shared ? static_cast<Bf16*>(p.shared_y) + int64_t{token} * width
-                            : static_cast<Bf16*>(p.y) + (int64_t{token} * k + slot) * width;
-  const ops::Activation activation = is_shared ? p.shared_activation : p.activation;
   const auto r = static_cast<int>(threadIdx.x) % kColumns;
-  TokenSums<kForm, kOpenAhead> own(product);
-  own.begin(rows_of(tile), warp, kOpenWarps);
+  TokenSums<kForm, kOpenAhead<kForm>> own;
+  own.begin(product, {expert, tile, tile * kColumns, width + tile * kColumns}, warp, kOpenWarps);
   for (; tile < tiles; tile += static_cast<int32_t>(gridDim.x)) {
     const int64_t row = expert * product.out + tile * kColumns + r;
     const RowTerms of_gate = terms_of<kForm>(product, row);
@@ -78,7 +78,10 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
       sums[warp][lane / 4 + kColumns] = own.high();
     }
     const int32_t next = tile + static_cast<int32_t>(gridDim.x);
-    if (next < tiles) own.begin(rows_of(next), warp, kOpenWarps);
+    if (next < tiles) {
+      own.begin(product, {expert, next, next * kColumns, width + next * kColumns}, warp,
+                kOpenWarps);
+    }
     __syncthreads();
     if (threadIdx.x < kColumns) {
       float gate = 0;
@@ -88,8 +91,12 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
         gate += sums[w][r];
         up += sums[w][r + kColumns];
       }
+      const float x_scale = kForm == ExpertForm::kE4m3 ? p.x_scale[token] : 1.0f;
+      auto* const y = is_shared ? static_cast<Bf16*>(p.shared_y) + int64_t{token} * width
+                                : static_cast<Bf16*>(p.y) + (int64_t{token} * k + slot) * width;
       y[tile * kColumns + r] =
-          __float2bfloat16_rn(gated(of_gate.of(gate, x_scale), of_up.of(up, x_scale), activation));
+          __float2bfloat16_rn(gated(of_gate.of(gate, x_scale), of_up.of(up, x_scale),
+                                    is_shared ? p.shared_activation : p.activation));
     }
     __syncthreads();  // they have been read
   }
@@ -139,7 +146,8 @@ __device__ float dot_part(const void* weight, const Bf16* x, int64_t in) {
   return warp_sum(sum);
 }
 
-template <ExpertForm kForm>
+// kJoins: the shared expert runs along.
+template <ExpertForm kForm, bool kJoins>
 class Close {
  public:
   // `quantised`: of e4m3, rows of the token's experts, behind which is the shared one's.
@@ -151,29 +159,31 @@ class Close {
         at_(blockIdx.y),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        parts_(max(1, kCloseWarps / p.k)),
-        own_(p.product),
-        shared_(p.shared_weight) {}
+        parts_(max(1, kCloseWarps / p.k)) {}
 
   __device__ void run() {
     const auto tiles = static_cast<int32_t>(p_.product.out / kRows);
     auto tile = static_cast<int32_t>(blockIdx.x);
-    if (warp_ < p_.k * parts_) begin(tile, warp_);  // W is on its way while rows are made
+    const int units = p_.k * parts_;
+    if (warp_ < units) begin(tile, warp_);  // W is on its way while rows are made
     make_rows();
     __syncthreads();
-    for (bool is_first = true; tile < tiles; tile += static_cast<int32_t>(gridDim.x)) {
-      if (p_.shared_x != nullptr) {
-        shared_.begin(FewRows{0, tile, tile * kRows, tile * kRows + kRows / 2}, warp_, kCloseWarps);
+    while (tile < tiles) {
+      if constexpr (kJoins) {
+        shared_.begin(p_.shared_weight, {0, tile, tile * kRows, tile * kRows + kRows / 2}, warp_,
+                      kCloseWarps);
       }
-      for (int unit = warp_; unit < p_.k * parts_; unit += kCloseWarps) {
-        if (!is_first) begin(tile, unit);
-        is_first = false;
+      for (int unit = warp_; unit < units; unit += kCloseWarps) {
+        if (unit != warp_) begin(tile, unit);
         add_unit(tile, unit);
       }
-      if (p_.shared_x != nullptr) add_shared();
+      const int32_t next = tile + static_cast<int32_t>(gridDim.x);
+      if (next < tiles && warp_ < units) begin(next, warp_);
+      if constexpr (kJoins) add_shared();
       __syncthreads();
       if (threadIdx.x < kRows) finish(tile * kRows + static_cast<int>(threadIdx.x));
       __syncthreads();
+      tile = next;
     }
   }
 
@@ -192,7 +202,7 @@ class Close {
   __device__ void begin(int32_t tile, int unit) {
     const FewRows rows = {p_.chosen[pair_of(slot_of(unit))], tile, tile * kRows,
                           tile * kRows + kRows / 2};
-    own_.begin(rows, part_of(unit), parts_);
+    own_.begin(p_.product, rows, part_of(unit), parts_);
   }
 
   // The rows that are multiplied, and what does not depend on outputs.
@@ -205,12 +215,12 @@ class Close {
         const float scale = quantise_row(row_of(slot), p_.product.in, quantised_of(slot));
         if (lane_ == 0) token_.x_scales[slot] = scale;
       }
-      if (p_.shared_x != nullptr && warp_ == p_.k % kCloseWarps) {
+      if (kJoins && warp_ == p_.k % kCloseWarps) {
         const float scale = quantise_row(shared_row(), p_.shared_weight.in, quantised_of(p_.k));
         if (lane_ == 0) token_.shared_x_scale = scale;
       }
     }
-    if (p_.gate_weight != nullptr) {
+    if (kJoins && p_.gate_weight != nullptr) {
       const float part = dot_part(
           p_.gate_weight, static_cast<const Bf16*>(p_.gate_x) + at_ * p_.gate_in, p_.gate_in);
       if (lane_ == 0) token_.gate[warp_] = part;
@@ -258,13 +268,14 @@ class Close {
 
   // What the shared expert adds to an output; 0 without one.
   __device__ float shared_of(int32_t output) const {
-    if (p_.shared != nullptr) {
-      const auto* const made = static_cast<const Bf16*>(p_.shared) + at_ * p_.product.out;
-      const auto* const gate = static_cast<const Bf16*>(p_.shared_gate);
-      const float share = gate == nullptr ? 1.0f : sigmoid(__bfloat162float(gate[at_]));
-      return share * __bfloat162float(made[output]);
-    }
-    if (p_.shared_x == nullptr) return 0;
+    if constexpr (kJoins) return joined(output);
+    if (p_.shared == nullptr) return 0;
+    const auto* const made = static_cast<const Bf16*>(p_.shared) + at_ * p_.product.out;
+    const auto* const gate = static_cast<const Bf16*>(p_.shared_gate);
+    const float share = gate == nullptr ? 1.0f : sigmoid(__bfloat162float(gate[at_]));
+    return share * __bfloat162float(made[output]);
+  }
+  __device__ float joined(int32_t output) const {
     const RowTerms terms = terms_of<kForm>(p_.shared_weight, output);
     float made = 0;
     float gate = 0;
@@ -286,20 +297,20 @@ class Close {
   const int warp_;
   const int lane_;
   const int parts_;  // of an expert's inputs
-  TokenSums<kForm, kCloseAhead> own_;
-  TokenSums<kForm, 2> shared_;
+  TokenSums<kForm, kCloseAhead<kForm>> own_;
+  TokenSums<kForm, 1> shared_;
 };
 
 // Grid: some tiles of 16 outputs, by tokens.
-template <ExpertForm kForm>
-__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks)
+template <ExpertForm kForm, bool kJoins>
+__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks<kForm>)
     close_kernel(const __grid_constant__ CloseExpertsParams p) {
   extern __shared__ __align__(16) char quantised[];
   __shared__ Tile tile;
   __shared__ Token token;
   dependency_wait();
   dependency_trigger();
-  Close<kForm>(p, quantised, tile, token).run();
+  Close<kForm, kJoins>(p, quantised, tile, token).run();
 }
 
 // Blocks in a row of the grid, of as many rows, so that all are on a multiprocessor at once, each
@@ -317,7 +328,7 @@ cudaError_t launch_open(const OpenExpertsParams& p, cudaStream_t stream) {
   const bool has_shared = p.shared.weight != nullptr;
   const int64_t tiles = std::max(p.product.out, has_shared ? p.shared.out : 0) / kRows;
   const int64_t rows = p.route.tokens * (p.route.k + (has_shared ? 1 : 0));
-  const dim3 grid(blocks_of(tiles, rows, int64_t{p.num_sms} * kOpenBlocks),
+  const dim3 grid(blocks_of(tiles, rows, int64_t{p.num_sms} * kOpenBlocks<kForm>),
                   static_cast<unsigned>(rows));
   const size_t bytes =
       p.route.logits == nullptr ? 0 : sizeof(float) * 2 * static_cast<size_t>(p.route.experts);
@@ -328,10 +339,12 @@ template <ExpertForm kForm>
 cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
   const int64_t shared_in = p.shared_x == nullptr ? 0 : p.shared_weight.in;
   const int64_t bytes = kForm == ExpertForm::kE4m3 ? p.k * p.product.in + shared_in : 0;
-  const dim3 grid(blocks_of(p.product.out / kRows, p.tokens, int64_t{p.num_sms} * kCloseBlocks),
-                  static_cast<unsigned>(p.tokens));
-  return launch_pdl(close_kernel<kForm>, grid, dim3(kCloseWarps * 32), static_cast<size_t>(bytes),
-                    stream, p);
+  const dim3 grid(
+      blocks_of(p.product.out / kRows, p.tokens, int64_t{p.num_sms} * kCloseBlocks<kForm>),
+      static_cast<unsigned>(p.tokens));
+  const auto kernel =
+      p.shared_x == nullptr ? close_kernel<kForm, false> : close_kernel<kForm, true>;
+  return launch_pdl(kernel, grid, dim3(kCloseWarps * 32), static_cast<size_t>(bytes), stream, p);
 }
 
 }  // namespace

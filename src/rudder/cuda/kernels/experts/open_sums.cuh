@@ -51,16 +51,14 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t low0, uint32_t high0
 template <bool kFp8, int kAhead>
 class WideSums {
  public:
-  __device__ explicit WideSums(const OpenWeight& weight)
-      : weight_(weight), row_bytes_(weight.in * (kFp8 ? 1 : 2)) {}
-
   // Asks for the first pieces.
-  __device__ void begin(const FewRows& rows, int first, int step) {
-    const int64_t top = rows.expert * weight_.out + threadIdx.x % 32 / 4;
-    low_ = static_cast<const char*>(weight_.weight) + (top + rows.first) * row_bytes_;
-    high_ = static_cast<const char*>(weight_.weight) + (top + rows.second) * row_bytes_;
-    stride_ = int64_t{step} * kPiece;
-    at_ = int64_t{first} * kPiece + 16 * (threadIdx.x % 4);
+  __device__ void begin(const OpenWeight& weight, const FewRows& rows, int first, int step) {
+    row_bytes_ = static_cast<int32_t>(weight.in) * (kFp8 ? 1 : 2);
+    stride_ = step * kPiece;
+    at_ = first * kPiece + 16 * static_cast<int32_t>(threadIdx.x % 4);
+    const int64_t row = rows.expert * weight.out + rows.first + threadIdx.x % 32 / 4;
+    low_ = static_cast<const char*>(weight.weight) + row * row_bytes_;
+    to_high_ = (rows.second - rows.first) * row_bytes_;
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) ask(u, at_ + u * stride_);
 #pragma unroll
@@ -69,11 +67,10 @@ class WideSums {
 
   // x: the bytes of the row.
   __device__ void run(const char* x) {
-    const int64_t lane_at = 16 * (threadIdx.x % 4);
-    for (; at_ - lane_at < row_bytes_; at_ += kAhead * stride_) {
+    for (; at_ < row_bytes_ + 16 * static_cast<int32_t>(threadIdx.x % 4); at_ += kAhead * stride_) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        const int64_t at = at_ + u * stride_;
+        const int32_t at = at_ + u * stride_;
         const bool has_it = threadIdx.x % 32 < 4 && at < row_bytes_;
         const uint4 v = has_it ? *reinterpret_cast<const uint4*>(x + at) : make_uint4(0, 0, 0, 0);
         mma<kFp8>(c_, low_pieces_[u].x, high_pieces_[u].x, low_pieces_[u].y, high_pieces_[u].y, v.x,
@@ -94,18 +91,17 @@ class WideSums {
   }
 
  private:
-  __device__ __forceinline__ void ask(int u, int64_t at) {
+  __device__ __forceinline__ void ask(int u, int32_t at) {
     const bool inside = at < row_bytes_;
     low_pieces_[u] = inside ? load_weight(low_ + at) : make_uint4(0, 0, 0, 0);
-    high_pieces_[u] = inside ? load_weight(high_ + at) : make_uint4(0, 0, 0, 0);
+    high_pieces_[u] = inside ? load_weight(low_ + to_high_ + at) : make_uint4(0, 0, 0, 0);
   }
 
-  const OpenWeight& weight_;
-  const int64_t row_bytes_;
-  int64_t stride_ = 0;
-  const char* low_ = nullptr;
-  const char* high_ = nullptr;
-  int64_t at_ = 0;
+  const char* low_;
+  int32_t to_high_;  // from a row of the first eight to that of the others, in bytes, as the next
+  int32_t row_bytes_;
+  int32_t stride_;
+  int32_t at_;
   uint4 low_pieces_[kAhead];
   uint4 high_pieces_[kAhead];
   float c_[4];
@@ -115,13 +111,15 @@ class WideSums {
 template <int kAhead>
 class CodeSums {
  public:
-  __device__ explicit CodeSums(const OpenWeight& weight)
-      : weight_(weight), chunks_(static_cast<int32_t>(code_chunks(weight.in))) {}
-
-  __device__ void begin(const FewRows& rows, int first, int step) {
-    rows_ = rows;
+  __device__ void begin(const OpenWeight& weight, const FewRows& rows, int first, int step) {
+    chunks_ = static_cast<int32_t>(code_chunks(weight.in));
+    row_bytes_ = 2 * static_cast<int32_t>(weight.in);
     step_ = step;
     at_ = first;
+    chunk_bytes_ = static_cast<int32_t>(weight.out) / kCodeRows * kCodeBlockBytes;
+    low_ = static_cast<const uint8_t*>(weight.weight) +
+           int64_t{rows.expert} * chunks_ * chunk_bytes_ + rows.first / kCodeRows * kCodeBlockBytes;
+    to_high_ = (rows.second - rows.first) / kCodeRows * kCodeBlockBytes;
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) ask(u, at_ + u * step_);
 #pragma unroll
@@ -148,12 +146,15 @@ class CodeSums {
 
  private:
   __device__ __forceinline__ void ask(int u, int32_t chunk) {
-    if (chunk < chunks_) FewCodes::load(weight_, rows_, chunk, threadIdx.x % 32, parts_[u]);
+    if (chunk >= chunks_) return;
+    const uint8_t* const from = low_ + chunk * chunk_bytes_;
+    FewCodes::load_blocks(from, from + to_high_, static_cast<int>(threadIdx.x % 32), parts_[u]);
   }
   // Lane t of the first four has group t of the chunk's inputs.
   __device__ __forceinline__ void multiply(int u, const char* x, int32_t chunk) {
-    const int64_t at = int64_t{chunk} * FewCodes::kRowBytes + 2 * kCodeGroup * (threadIdx.x % 4);
-    const bool has_it = threadIdx.x % 32 < 4 && at < 2 * weight_.in;
+    const int32_t at =
+        chunk * FewCodes::kRowBytes + 2 * kCodeGroup * static_cast<int32_t>(threadIdx.x % 4);
+    const bool has_it = threadIdx.x % 32 < 4 && at < row_bytes_;
 #pragma unroll
     for (int i = 0; i < FewCodes::kSteps; ++i) {
       const uint4 v =
@@ -165,11 +166,13 @@ class CodeSums {
     }
   }
 
-  const OpenWeight& weight_;
-  const int32_t chunks_;
-  FewRows rows_ = {};
-  int32_t step_ = 1;
-  int32_t at_ = 0;
+  const uint8_t* low_;
+  int32_t to_high_;
+  int32_t chunk_bytes_;
+  int32_t row_bytes_;  // of x
+  int32_t chunks_;
+  int32_t step_;
+  int32_t at_;
   FewCodes::Part parts_[kAhead];
   float c_[4];
 };
