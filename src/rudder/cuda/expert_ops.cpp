@@ -334,12 +334,6 @@ OpenWeight open_weight(const ops::LinearWeight& weight) {
           .in = weight.in};
 }
 
-// Whether tokens are few enough for the kernels of open_experts.h, of such a weight of all experts.
-bool opens(const ops::ExpertLinearArgs& args) {
-  const tensor::Shape& chosen = args.chosen.shape;
-  return opens_tokens(chosen[0], chosen[1], experts_of(*args.weight));
-}
-
 // Whether both products of the expert that every token has run with those of the chosen ones.
 bool opens_shared(const ops::OpenExpertsArgs& args) {
   const OpenWeight first = open_weight(*args.shared.weight);
@@ -354,8 +348,8 @@ bool opens_shared(const ops::OpenExpertsArgs& args) {
 bool ExpertOps::open_experts(const ops::OpenExpertsArgs& args) {
   const ops::ExpertLinearArgs& first = args.first;
   const bool has_shared = args.shared.weight != nullptr;
-  if (settings_.batch_invariant || !opens(first) || !open_takes(open_weight(*first.weight)) ||
-      (has_shared && !opens_shared(args)) ||
+  if (settings_.batch_invariant || first.chosen.shape[0] > kMostOpenTokens ||
+      !open_takes(open_weight(*first.weight)) || (has_shared && !opens_shared(args)) ||
       !close_takes(open_weight(*args.next), first.chosen.shape[1],
                    has_shared ? args.shared.next->in : 0)) {
     return false;
@@ -396,7 +390,7 @@ bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
   params.product = open_weight(*second.weight);
   params.tokens = static_cast<int32_t>(second.chosen.shape[0]);
   params.k = static_cast<int32_t>(second.chosen.shape[1]);
-  if (settings_.batch_invariant || !opens(second) ||
+  if (settings_.batch_invariant || params.tokens > kMostOpenTokens ||
       !close_takes(params.product, params.k, has_shared ? args.shared.weight->in : 0)) {
     return false;
   }

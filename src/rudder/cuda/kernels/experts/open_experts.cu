@@ -19,10 +19,9 @@ template <ExpertForm kForm>
 constexpr int kOpenBlocks = 6;
 template <ExpertForm kForm>
 constexpr int kOpenAhead = kForm == ExpertForm::kE4m3 ? 2 : 4;
+constexpr int kCloseBlocks = 2;
 template <ExpertForm kForm>
-constexpr int kCloseBlocks = kForm == ExpertForm::kE2m1 ? 2 : 1;
-template <ExpertForm kForm>
-constexpr int kCloseAhead = 6;
+constexpr int kCloseAhead = kForm == ExpertForm::kE4m3 ? 4 : 6;
 
 // Grid: some tiles of eight columns of y, by tokens and their chosen experts, behind which is the
 // shared one. Every block of a token chooses alike, and writes the same choice.
@@ -303,7 +302,7 @@ class Close {
 
 // Grid: some tiles of 16 outputs, by tokens.
 template <ExpertForm kForm, bool kJoins>
-__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks<kForm>)
+__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks)
     close_kernel(const __grid_constant__ CloseExpertsParams p) {
   extern __shared__ __align__(16) char quantised[];
   __shared__ Tile tile;
@@ -339,9 +338,8 @@ template <ExpertForm kForm>
 cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
   const int64_t shared_in = p.shared_x == nullptr ? 0 : p.shared_weight.in;
   const int64_t bytes = kForm == ExpertForm::kE4m3 ? p.k * p.product.in + shared_in : 0;
-  const dim3 grid(
-      blocks_of(p.product.out / kRows, p.tokens, int64_t{p.num_sms} * kCloseBlocks<kForm>),
-      static_cast<unsigned>(p.tokens));
+  const dim3 grid(blocks_of(p.product.out / kRows, p.tokens, int64_t{p.num_sms} * kCloseBlocks),
+                  static_cast<unsigned>(p.tokens));
   const auto kernel =
       p.shared_x == nullptr ? close_kernel<kForm, false> : close_kernel<kForm, true>;
   return launch_pdl(kernel, grid, dim3(kCloseWarps * 32), static_cast<size_t>(bytes), stream, p);

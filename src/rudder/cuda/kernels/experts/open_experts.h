@@ -72,11 +72,8 @@ struct CloseExpertsParams {
   int32_t num_sms = 132;
 };
 
-// Of more tokens the same experts are chosen too often.
-constexpr int64_t kMostOpenTokens = 8;
-constexpr bool opens_tokens(int64_t tokens, int64_t k, int64_t experts) {
-  return tokens == 1 || (tokens > 1 && tokens <= kMostOpenTokens && 2 * tokens * k <= experts);
-}
+// Of more tokens tiles of pairs are faster.
+constexpr int64_t kMostOpenTokens = 1;
 
 // Rows of whole pieces of 16 bytes, of codes whole groups; whole tiles of rows.
 constexpr bool open_takes(const OpenWeight& one) {
