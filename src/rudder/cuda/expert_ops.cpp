@@ -348,10 +348,9 @@ bool opens_shared(const ops::OpenExpertsArgs& args) {
 bool ExpertOps::open_experts(const ops::OpenExpertsArgs& args) {
   const ops::ExpertLinearArgs& first = args.first;
   const bool has_shared = args.shared.weight != nullptr;
-  if (settings_.batch_invariant || first.chosen.shape[0] > kMostOpenTokens ||
+  if (settings_.batch_invariant || first.chosen.shape[0] != 1 ||
       !open_takes(open_weight(*first.weight)) || (has_shared && !opens_shared(args)) ||
-      !close_takes(open_weight(*args.next), first.chosen.shape[1],
-                   has_shared ? args.shared.next->in : 0)) {
+      !close_takes(open_weight(*args.next), has_shared ? args.shared.next->in : 0)) {
     return false;
   }
   if (!reserve(first.chosen.shape.numel(), experts_of(*first.weight))) return false;
@@ -388,10 +387,9 @@ bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
   const bool has_shared = args.shared.weight != nullptr;
   CloseExpertsParams params;
   params.product = open_weight(*second.weight);
-  params.tokens = static_cast<int32_t>(second.chosen.shape[0]);
   params.k = static_cast<int32_t>(second.chosen.shape[1]);
-  if (settings_.batch_invariant || params.tokens > kMostOpenTokens ||
-      !close_takes(params.product, params.k, has_shared ? args.shared.weight->in : 0)) {
+  if (settings_.batch_invariant || second.chosen.shape[0] != 1 ||
+      !close_takes(params.product, has_shared ? args.shared.weight->in : 0)) {
     return false;
   }
   params.chosen = pointer<int32_t>(second.chosen);
@@ -409,7 +407,6 @@ bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
       params.gate_in = args.shared.gate->in;
     }
   }
-  params.num_sms = settings_.num_sms;
   run_("close_experts", {&second.x, &args.sum.out},
        [&](cudaStream_t stream) { return launch_close_experts(params, stream); });
   return true;

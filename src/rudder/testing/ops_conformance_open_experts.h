@@ -20,7 +20,7 @@ enum class SharedExpert : uint8_t {
 };
 
 struct OpenCase {
-  int64_t tokens, experts, chosen, in, width;
+  int64_t experts, chosen, in, width;
   bool has_bias, chooses, is_coded;
   SharedExpert shared;
   ops::Activation activation;
@@ -75,12 +75,12 @@ class OpsOpenExperts : public OpsConformance {
     made.shape = c;
     RUDDER_TRY(made.first, make_experts(c, c.in, 2 * c.width, c.experts));
     RUDDER_TRY(made.second, make_experts(c, c.width, c.in, c.experts));
-    made.act = random({c.tokens, c.in});
+    made.act = random({1, c.in});
     made.x = operand_of(made.act, made.first);
-    made.logits = random({c.tokens, c.experts}, 2);
+    made.logits = random({1, c.experts}, 2);
     if (c.shared == SharedExpert::kMade) {
-      made.shared = random({c.tokens, c.in});
-      made.shared_gate = random({c.tokens, 1});
+      made.shared = random({1, c.in});
+      made.shared_gate = random({1, 1});
     }
     if (!c.joins()) return made;
     RUDDER_TRY(made.shared_first, make_experts(c, c.in, 2 * c.shared_width(), 1));
@@ -104,20 +104,20 @@ class OpsOpenExperts : public OpsConformance {
                                 .shared_gate = mixture.shared_gate,
                                 .out = made.out};
     if (c.joins()) {
-      const tensor::View both = poisoned(act_, {c.tokens, 2 * c.shared_width()});
+      const tensor::View both = poisoned(act_, {1, 2 * c.shared_width()});
       ops_.linear({mixture.x.x, mixture.x.scale, &mixture.shared_first, both});
-      const tensor::View act = poisoned(act_, {c.tokens, c.shared_width()});
+      const tensor::View act = poisoned(act_, {1, c.shared_width()});
       ops_.gated_act({.x = both, .activation = c.activation, .out = act, .out_scale = {}});
       const Operand rows = operand_of(act, mixture.shared_second);
-      sum.shared = poisoned(act_, {c.tokens, c.in});
+      sum.shared = poisoned(act_, {1, c.in});
       ops_.linear({rows.x, rows.scale, &mixture.shared_second, sum.shared});
       if (c.shared == SharedExpert::kIsGated) {
-        sum.shared_gate = poisoned(act_, {c.tokens, 1});
+        sum.shared_gate = poisoned(act_, {1, 1});
         ops_.linear({mixture.act, {}, &mixture.gate, sum.shared_gate});
       }
     }
     const Operand rows = operand_of(made.activated, mixture.second);
-    sum.x = poisoned(act_, {c.tokens * c.chosen, c.in});
+    sum.x = poisoned(act_, {c.chosen, c.in});
     experts.expert_linear({.x = rows.x,
                            .x_scale = rows.scale,
                            .chosen = made.chosen,
@@ -146,7 +146,7 @@ class OpsOpenExperts : public OpsConformance {
     if (c.joins()) {
       open.shared = {.weight = &mixture.shared_first,
                      .activation = c.activation,
-                     .out = poisoned(act_, {c.tokens, c.shared_width()}),
+                     .out = poisoned(act_, {1, c.shared_width()}),
                      .next = &mixture.shared_second};
       close.shared = {.x = open.shared.out, .weight = &mixture.shared_second};
       if (c.shared == SharedExpert::kIsGated) {
@@ -173,9 +173,9 @@ class OpsOpenExperts : public OpsConformance {
 
  private:
   Made no_numbers(const OpenCase& c) {
-    return {poisoned(tensor::DType::kI32, {c.tokens, c.chosen}),
-            poisoned(tensor::DType::kF32, {c.tokens, c.chosen}),
-            poisoned(act_, {c.tokens * c.chosen, c.width}), poisoned(act_, {c.tokens, c.in})};
+    return {poisoned(tensor::DType::kI32, {1, c.chosen}),
+            poisoned(tensor::DType::kF32, {1, c.chosen}), poisoned(act_, {c.chosen, c.width}),
+            poisoned(act_, {1, c.in})};
   }
   static ops::RouteArgs route_of(const Mixture& mixture, const Made& made) {
     return {.logits = mixture.logits,

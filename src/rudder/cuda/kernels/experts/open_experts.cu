@@ -15,18 +15,19 @@ constexpr int kCloseWarps = 8;  // which share the experts, or an expert's input
 // Blocks on a multiprocessor, and pieces that a lane asks for before it multiplies: as many as
 // there are registers for. Instructions of e4m3 take some beside theirs, in which they make f16 of
 // it.
-template <ExpertForm kForm>
 constexpr int kOpenBlocks = 6;
 template <ExpertForm kForm>
-constexpr int kOpenAhead = kForm == ExpertForm::kE4m3 ? 2 : 4;
-constexpr int kCloseBlocks = 2;
+constexpr int kOpenAhead = kForm == ExpertForm::kE4m3   ? 2
+                           : kForm == ExpertForm::kE2m1 ? 6
+                                                        : 4;
 template <ExpertForm kForm>
-constexpr int kCloseAhead = kForm == ExpertForm::kE4m3 ? 4 : 6;
+constexpr int kCloseBlocks = kForm == ExpertForm::kE2m1 ? 2 : 1;
+constexpr int kCloseAhead = 6;
 
-// Grid: some tiles of eight columns of y, by tokens and their chosen experts, behind which is the
-// shared one. Every block of a token chooses alike, and writes the same choice.
+// Grid: some tiles of eight columns of y, by the chosen experts, behind which is the shared one.
+// Every block chooses alike, and writes the same choice.
 template <ExpertForm kForm, int kEach>
-__global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
+__global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
     open_kernel(const __grid_constant__ OpenExpertsParams p) {
   extern __shared__ float of_router[];
   __shared__ float sums[kOpenWarps][kRows];
@@ -37,9 +38,7 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int k = p.route.k;
-  const int each = k + (p.shared.weight != nullptr ? 1 : 0);
-  const int token = static_cast<int>(blockIdx.y) / each;
-  const int slot = static_cast<int>(blockIdx.y) - token * each;
+  const auto slot = static_cast<int>(blockIdx.y);
   const bool is_shared = slot == k;
   const OpenWeight& product = is_shared ? p.shared : p.product;
   const auto width = static_cast<int32_t>(product.out / 2);
@@ -49,21 +48,18 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
   if (is_shared) {
     if (threadIdx.x == 0) chosen = 0;
   } else if (p.route.logits == nullptr) {
-    if (threadIdx.x == 0) chosen = p.route.chosen[token * k + slot];
+    if (threadIdx.x == 0) chosen = p.route.chosen[slot];
   } else if (warp == 0) {
-    const auto* const logits =
-        static_cast<const Bf16*>(p.route.logits) + int64_t{token} * p.route.experts;
+    const auto* const logits = static_cast<const Bf16*>(p.route.logits);
     const int32_t expert =
-        Router<kEach>(p.route, of_router, of_router + p.route.experts).run(token, [&](int e) {
+        Router<kEach>(p.route, of_router, of_router + p.route.experts).run(0, [&](int e) {
           return __bfloat162float(logits[e]);
         });
     if (lane == slot) chosen = expert;
-    if (p.route.tokens == 1 && tile == 0 && slot == 0 && lane == 0) count_hits(p.route, k);
+    if (tile == 0 && slot == 0 && lane == 0) count_hits(p.route, k);
   }
   __syncthreads();
   const int32_t expert = chosen;
-  const char* const x =
-      static_cast<const char*>(p.x) + token * product.in * (kForm == ExpertForm::kE4m3 ? 1 : 2);
   const auto r = static_cast<int>(threadIdx.x) % kColumns;
   TokenSums<kForm, kOpenAhead<kForm>> own;
   own.begin(product, {expert, tile, tile * kColumns, width + tile * kColumns}, warp, kOpenWarps);
@@ -71,7 +67,7 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
     const int64_t row = expert * product.out + tile * kColumns + r;
     const RowTerms of_gate = terms_of<kForm>(product, row);
     const RowTerms of_up = terms_of<kForm>(product, row + width);
-    own.run(x);
+    own.run(static_cast<const char*>(p.x));
     if (lane % 4 == 0) {
       sums[warp][lane / 4] = own.low();
       sums[warp][lane / 4 + kColumns] = own.high();
@@ -90,9 +86,9 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks<kForm>)
         gate += sums[w][r];
         up += sums[w][r + kColumns];
       }
-      const float x_scale = kForm == ExpertForm::kE4m3 ? p.x_scale[token] : 1.0f;
-      auto* const y = is_shared ? static_cast<Bf16*>(p.shared_y) + int64_t{token} * width
-                                : static_cast<Bf16*>(p.y) + (int64_t{token} * k + slot) * width;
+      const float x_scale = kForm == ExpertForm::kE4m3 ? p.x_scale[0] : 1.0f;
+      auto* const y =
+          is_shared ? static_cast<Bf16*>(p.shared_y) : static_cast<Bf16*>(p.y) + slot * width;
       y[tile * kColumns + r] =
           __float2bfloat16_rn(gated(of_gate.of(gate, x_scale), of_up.of(up, x_scale),
                                     is_shared ? p.shared_activation : p.activation));
@@ -124,7 +120,7 @@ struct Tile {
   RowTerms terms[kMostChosen][kRows];
   float shared[kCloseWarps][kRows];  // of the parts of the shared expert's inputs
 };
-// What holds for all tiles of a token.
+// And what is not of its outputs.
 struct Token {
   float weights[kMostChosen];
   float x_scales[kMostChosen];
@@ -134,11 +130,11 @@ struct Token {
 static_assert(kMostChosen >= kCloseWarps);
 
 // A warp's part of a row of W times x, both bf16.
-__device__ float dot_part(const void* weight, const Bf16* x, int64_t in) {
+__device__ float dot_part(const void* weight, const void* x, int64_t in) {
   float sum = 0;
   for (int64_t i = int64_t{threadIdx.x} * kRun; i < in; i += kCloseWarps * 32 * kRun) {
     const Floats a = unpack(load_run<true>(static_cast<const Bf16*>(weight) + i, kRun));
-    const Floats b = unpack(load_run<true>(x + i, kRun));
+    const Floats b = unpack(load_run<true>(static_cast<const Bf16*>(x) + i, kRun));
 #pragma unroll
     for (int j = 0; j < kRun; ++j) sum = fmaf(a.v[j], b.v[j], sum);
   }
@@ -149,94 +145,74 @@ __device__ float dot_part(const void* weight, const Bf16* x, int64_t in) {
 template <ExpertForm kForm, bool kJoins>
 class Close {
  public:
-  // `quantised`: of e4m3, rows of the token's experts, behind which is the shared one's.
+  // `quantised`: of e4m3, for each warp a row of an expert, and the shared one's.
   __device__ Close(const CloseExpertsParams& p, char* quantised, Tile& tile, Token& token)
       : p_(p),
         quantised_(quantised),
         tile_(tile),
         token_(token),
-        at_(blockIdx.y),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         parts_(max(1, kCloseWarps / p.k)) {}
 
   __device__ void run() {
-    const auto tiles = static_cast<int32_t>(p_.product.out / kRows);
-    auto tile = static_cast<int32_t>(blockIdx.x);
     const int units = p_.k * parts_;
-    if (warp_ < units) begin(tile, warp_);  // W is on its way while rows are made
-    make_rows();
-    __syncthreads();
-    while (tile < tiles) {
-      if constexpr (kJoins) {
-        shared_.begin(p_.shared_weight, {0, tile, tile * kRows, tile * kRows + kRows / 2}, warp_,
-                      kCloseWarps);
-      }
-      for (int unit = warp_; unit < units; unit += kCloseWarps) {
-        if (unit != warp_) begin(tile, unit);
-        add_unit(tile, unit);
-      }
-      const int32_t next = tile + static_cast<int32_t>(gridDim.x);
-      if (next < tiles && warp_ < units) begin(next, warp_);
-      if constexpr (kJoins) add_shared();
-      __syncthreads();
-      if (threadIdx.x < kRows) finish(tile * kRows + static_cast<int>(threadIdx.x));
-      __syncthreads();
-      tile = next;
+    if (warp_ < units) begin(warp_);  // W is on its way first
+    if constexpr (kJoins) shared_.begin(p_.shared_weight, rows_of(0), warp_, kCloseWarps);
+    begin_token();
+    for (int unit = warp_; unit < units; unit += kCloseWarps) {
+      if (unit != warp_) begin(unit);
+      add_unit(unit);
     }
+    if constexpr (kJoins) add_shared();
+    __syncthreads();
+    if (threadIdx.x < kRows) finish(static_cast<int>(threadIdx.x));
   }
 
  private:
   // A unit is an expert, or a part of its inputs.
   __device__ int slot_of(int unit) const { return unit / parts_; }
   __device__ int part_of(int unit) const { return unit - slot_of(unit) * parts_; }
-  __device__ int64_t pair_of(int slot) const { return at_ * p_.k + slot; }
+  // Of the tile, of an expert.
+  __device__ FewRows rows_of(int32_t expert) const {
+    const auto tile = static_cast<int32_t>(blockIdx.x);
+    return {expert, tile, tile * kRows, tile * kRows + kRows / 2};
+  }
   __device__ const Bf16* row_of(int slot) const {
-    return static_cast<const Bf16*>(p_.x) + pair_of(slot) * p_.product.in;
-  }
-  __device__ const Bf16* shared_row() const {
-    return static_cast<const Bf16*>(p_.shared_x) + at_ * p_.shared_weight.in;
+    return static_cast<const Bf16*>(p_.x) + slot * p_.product.in;
   }
 
-  __device__ void begin(int32_t tile, int unit) {
-    const FewRows rows = {p_.chosen[pair_of(slot_of(unit))], tile, tile * kRows,
-                          tile * kRows + kRows / 2};
-    own_.begin(p_.product, rows, part_of(unit), parts_);
+  __device__ void begin(int unit) {
+    own_.begin(p_.product, rows_of(p_.chosen[slot_of(unit)]), part_of(unit), parts_);
   }
 
-  // The rows that are multiplied, and what does not depend on outputs.
-  __device__ void make_rows() {
+  // What is not of an expert.
+  __device__ void begin_token() {
     if (static_cast<int>(threadIdx.x) < p_.k) {
-      token_.weights[threadIdx.x] = p_.weights[pair_of(static_cast<int>(threadIdx.x))];
-    }
-    if constexpr (kForm == ExpertForm::kE4m3) {
-      for (int slot = warp_; slot < p_.k; slot += kCloseWarps) {
-        const float scale = quantise_row(row_of(slot), p_.product.in, quantised_of(slot));
-        if (lane_ == 0) token_.x_scales[slot] = scale;
-      }
-      if (kJoins && warp_ == p_.k % kCloseWarps) {
-        const float scale = quantise_row(shared_row(), p_.shared_weight.in, quantised_of(p_.k));
-        if (lane_ == 0) token_.shared_x_scale = scale;
-      }
+      token_.weights[threadIdx.x] = p_.weights[threadIdx.x];
     }
     if (kJoins && p_.gate_weight != nullptr) {
-      const float part = dot_part(
-          p_.gate_weight, static_cast<const Bf16*>(p_.gate_x) + at_ * p_.gate_in, p_.gate_in);
+      const float part = dot_part(p_.gate_weight, p_.gate_x, p_.gate_in);
       if (lane_ == 0) token_.gate[warp_] = part;
     }
   }
-  __device__ char* quantised_of(int slot) const { return quantised_ + slot * p_.product.in; }
 
-  __device__ void add_unit(int32_t tile, int unit) {
+  __device__ void add_unit(int unit) {
     const int slot = slot_of(unit);
     const bool has_terms = part_of(unit) == 0 && lane_ < kRows;
     RowTerms terms;
     if (has_terms) {
-      const int64_t first = p_.chosen[pair_of(slot)] * p_.product.out + tile * kRows;
+      const int64_t first = p_.chosen[slot] * p_.product.out + blockIdx.x * kRows;
       terms = terms_of<kForm>(p_.product, first + lane_);
     }
-    own_.run(kForm == ExpertForm::kE4m3 ? quantised_of(slot)
-                                        : reinterpret_cast<const char*>(row_of(slot)));
+    if constexpr (kForm == ExpertForm::kE4m3) {
+      char* const row = quantised_ + warp_ * p_.product.in;
+      const float scale = quantise_row(row_of(slot), p_.product.in, row);
+      if (lane_ == 0) token_.x_scales[slot] = scale;
+      own_.run(row);
+    } else {
+      own_.run(reinterpret_cast<const char*>(row_of(slot)));
+    }
     if (has_terms) tile_.terms[slot][lane_] = terms;
     if (lane_ % 4 != 0) return;
     tile_.sums[unit][lane_ / 4] = own_.low();
@@ -244,15 +220,23 @@ class Close {
   }
 
   __device__ void add_shared() {
-    shared_.run(kForm == ExpertForm::kE4m3 ? quantised_of(p_.k)
-                                           : reinterpret_cast<const char*>(shared_row()));
+    if constexpr (kForm == ExpertForm::kE4m3) {
+      char* const row = quantised_ + kCloseWarps * p_.product.in + warp_ * p_.shared_weight.in;
+      const float scale =
+          quantise_row(static_cast<const Bf16*>(p_.shared_x), p_.shared_weight.in, row);
+      if (threadIdx.x == 0) token_.shared_x_scale = scale;
+      shared_.run(row);
+    } else {
+      shared_.run(static_cast<const char*>(p_.shared_x));
+    }
     if (lane_ % 4 != 0) return;
     tile_.shared[warp_][lane_ / 4] = shared_.low();
     tile_.shared[warp_][lane_ / 4 + kRows / 2] = shared_.high();
   }
 
-  __device__ void finish(int32_t output) const {
-    const int r = output % kRows;
+  // Of output r of the tile.
+  __device__ void finish(int r) const {
+    const auto output = static_cast<int32_t>(blockIdx.x) * kRows + r;
     const float shared = shared_of(output);  // what it reads is on its way
     float sum = 0;
     for (int slot = 0; slot < p_.k; ++slot) {
@@ -262,17 +246,16 @@ class Close {
       made = tile_.terms[slot][r].of(made, x_scale);
       sum = fmaf(token_.weights[slot], __bfloat162float(__float2bfloat16_rn(made)), sum);
     }
-    static_cast<Bf16*>(p_.y)[at_ * p_.product.out + output] = __float2bfloat16_rn(sum + shared);
+    static_cast<Bf16*>(p_.y)[output] = __float2bfloat16_rn(sum + shared);
   }
 
   // What the shared expert adds to an output; 0 without one.
   __device__ float shared_of(int32_t output) const {
     if constexpr (kJoins) return joined(output);
     if (p_.shared == nullptr) return 0;
-    const auto* const made = static_cast<const Bf16*>(p_.shared) + at_ * p_.product.out;
     const auto* const gate = static_cast<const Bf16*>(p_.shared_gate);
-    const float share = gate == nullptr ? 1.0f : sigmoid(__bfloat162float(gate[at_]));
-    return share * __bfloat162float(made[output]);
+    const float share = gate == nullptr ? 1.0f : sigmoid(__bfloat162float(*gate));
+    return share * __bfloat162float(static_cast<const Bf16*>(p_.shared)[output]);
   }
   __device__ float joined(int32_t output) const {
     const RowTerms terms = terms_of<kForm>(p_.shared_weight, output);
@@ -292,17 +275,16 @@ class Close {
   char* const quantised_;
   Tile& tile_;
   Token& token_;
-  const int64_t at_;  // the token
   const int warp_;
   const int lane_;
   const int parts_;  // of an expert's inputs
-  TokenSums<kForm, kCloseAhead<kForm>> own_;
+  TokenSums<kForm, kCloseAhead> own_;
   TokenSums<kForm, 1> shared_;
 };
 
-// Grid: some tiles of 16 outputs, by tokens.
+// Grid: tiles of 16 outputs.
 template <ExpertForm kForm, bool kJoins>
-__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks)
+__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks<kForm>)
     close_kernel(const __grid_constant__ CloseExpertsParams p) {
   extern __shared__ __align__(16) char quantised[];
   __shared__ Tile tile;
@@ -326,8 +308,8 @@ cudaError_t launch_open(const OpenExpertsParams& p, cudaStream_t stream) {
                                                : open_kernel<kForm, kMostExperts / 32>;
   const bool has_shared = p.shared.weight != nullptr;
   const int64_t tiles = std::max(p.product.out, has_shared ? p.shared.out : 0) / kRows;
-  const int64_t rows = p.route.tokens * (p.route.k + (has_shared ? 1 : 0));
-  const dim3 grid(blocks_of(tiles, rows, int64_t{p.num_sms} * kOpenBlocks<kForm>),
+  const int64_t rows = p.route.k + (has_shared ? 1 : 0);
+  const dim3 grid(blocks_of(tiles, rows, int64_t{p.num_sms} * kOpenBlocks),
                   static_cast<unsigned>(rows));
   const size_t bytes =
       p.route.logits == nullptr ? 0 : sizeof(float) * 2 * static_cast<size_t>(p.route.experts);
@@ -337,9 +319,8 @@ cudaError_t launch_open(const OpenExpertsParams& p, cudaStream_t stream) {
 template <ExpertForm kForm>
 cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
   const int64_t shared_in = p.shared_x == nullptr ? 0 : p.shared_weight.in;
-  const int64_t bytes = kForm == ExpertForm::kE4m3 ? p.k * p.product.in + shared_in : 0;
-  const dim3 grid(blocks_of(p.product.out / kRows, p.tokens, int64_t{p.num_sms} * kCloseBlocks),
-                  static_cast<unsigned>(p.tokens));
+  const int64_t bytes = kForm == ExpertForm::kE4m3 ? kCloseWarps * (p.product.in + shared_in) : 0;
+  const dim3 grid(static_cast<unsigned>(p.product.out / kRows));
   const auto kernel =
       p.shared_x == nullptr ? close_kernel<kForm, false> : close_kernel<kForm, true>;
   return launch_pdl(kernel, grid, dim3(kCloseWarps * 32), static_cast<size_t>(bytes), stream, p);
@@ -348,7 +329,7 @@ cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_open_experts(const OpenExpertsParams& p, cudaStream_t stream) {
-  if (!is_routable(p.route)) return cudaErrorInvalidValue;
+  if (p.route.tokens != 1 || !is_routable(p.route)) return cudaErrorInvalidValue;
   switch (p.product.form) {
     case ExpertForm::kBf16:
       return launch_open<ExpertForm::kBf16>(p, stream);
