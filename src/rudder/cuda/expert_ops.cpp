@@ -407,6 +407,7 @@ bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
       params.gate_in = args.shared.gate->in;
     }
   }
+  params.num_sms = settings_.num_sms;
   run_("close_experts", {&second.x, &args.sum.out},
        [&](cudaStream_t stream) { return launch_close_experts(params, stream); });
   return true;

@@ -14,15 +14,14 @@ constexpr int kOpenWarps = 4;   // which share the inputs of a block's rows
 constexpr int kCloseWarps = 8;  // which share the experts, or an expert's inputs
 // Blocks on a multiprocessor, and pieces that a lane asks for before it multiplies: as many as
 // there are registers for. Instructions of e4m3 take some beside theirs, in which they make f16 of
-// it.
+// it; so do codes, of which bf16 is made.
 constexpr int kOpenBlocks = 6;
 template <ExpertForm kForm>
 constexpr int kOpenAhead = kForm == ExpertForm::kE4m3   ? 2
-                           : kForm == ExpertForm::kE2m1 ? 6
+                           : kForm == ExpertForm::kE2m1 ? 3
                                                         : 4;
-template <ExpertForm kForm>
-constexpr int kCloseBlocks = kForm == ExpertForm::kE2m1 ? 2 : 1;
-constexpr int kCloseAhead = 6;
+template <ExpertForm kForm, int kBlocks>
+constexpr int kCloseAhead = kForm == ExpertForm::kE4m3&& kBlocks > 1 ? 4 : 6;
 
 // Grid: some tiles of eight columns of y, by the chosen experts, behind which is the shared one.
 // Every block chooses alike, and writes the same choice.
@@ -141,8 +140,8 @@ __device__ float dot_part(const void* weight, const void* x, int64_t in) {
   return warp_sum(sum);
 }
 
-// kJoins: the shared expert runs along.
-template <ExpertForm kForm, bool kJoins>
+// kJoins: the shared expert runs along. kBlocks: on a multiprocessor.
+template <ExpertForm kForm, bool kJoins, int kBlocks>
 class Close {
  public:
   // `quantised`: of e4m3, for each warp a row of an expert, and the shared one's.
@@ -278,20 +277,20 @@ class Close {
   const int warp_;
   const int lane_;
   const int parts_;  // of an expert's inputs
-  TokenSums<kForm, kCloseAhead> own_;
+  TokenSums<kForm, kCloseAhead<kForm, kBlocks>> own_;
   TokenSums<kForm, 1> shared_;
 };
 
 // Grid: tiles of 16 outputs.
-template <ExpertForm kForm, bool kJoins>
-__global__ void __launch_bounds__(kCloseWarps * 32, kCloseBlocks<kForm>)
+template <ExpertForm kForm, bool kJoins, int kBlocks>
+__global__ void __launch_bounds__(kCloseWarps * 32, kBlocks)
     close_kernel(const __grid_constant__ CloseExpertsParams p) {
   extern __shared__ __align__(16) char quantised[];
   __shared__ Tile tile;
   __shared__ Token token;
   dependency_wait();
   dependency_trigger();
-  Close<kForm, kJoins>(p, quantised, tile, token).run();
+  Close<kForm, kJoins, kBlocks>(p, quantised, tile, token).run();
 }
 
 // Blocks in a row of the grid, of as many rows, so that all are on a multiprocessor at once, each
@@ -316,14 +315,20 @@ cudaError_t launch_open(const OpenExpertsParams& p, cudaStream_t stream) {
   return launch_pdl(kernel, grid, dim3(kOpenWarps * 32), bytes, stream, p);
 }
 
-template <ExpertForm kForm>
-cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
+template <ExpertForm kForm, int kBlocks>
+cudaError_t launch_close_blocks(const CloseExpertsParams& p, cudaStream_t stream) {
   const int64_t shared_in = p.shared_x == nullptr ? 0 : p.shared_weight.in;
   const int64_t bytes = kForm == ExpertForm::kE4m3 ? kCloseWarps * (p.product.in + shared_in) : 0;
-  const dim3 grid(static_cast<unsigned>(p.product.out / kRows));
-  const auto kernel =
-      p.shared_x == nullptr ? close_kernel<kForm, false> : close_kernel<kForm, true>;
-  return launch_pdl(kernel, grid, dim3(kCloseWarps * 32), static_cast<size_t>(bytes), stream, p);
+  const auto kernel = p.shared_x == nullptr ? close_kernel<kForm, false, kBlocks>
+                                            : close_kernel<kForm, true, kBlocks>;
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.product.out / kRows)),
+                    dim3(kCloseWarps * 32), static_cast<size_t>(bytes), stream, p);
+}
+
+template <ExpertForm kForm>
+cudaError_t launch_close(const CloseExpertsParams& p, cudaStream_t stream) {
+  return p.product.out / kRows <= p.num_sms ? launch_close_blocks<kForm, 1>(p, stream)
+                                            : launch_close_blocks<kForm, 2>(p, stream);
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ struct CloseExpertsParams {
   const void* gate_x = nullptr;
   int64_t gate_in = 0;
   void* y = nullptr;  // [out] bf16
+  int32_t num_sms = 132;
 };
 
 // Rows of whole pieces of 16 bytes, of codes whole groups; whole tiles of rows.
