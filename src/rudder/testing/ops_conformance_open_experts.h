@@ -46,35 +46,14 @@ class OpsOpenExperts : public OpsConformance {
     tensor::View chosen, weights, activated, out;
   };
 
-  // Weights of experts, or of an expert alone: random numbers as a wide part, or MXFP4.
-  Result<ops::LinearWeight> make_experts(const OpenCase& c, int64_t in, int64_t out,
-                                         int64_t experts) {
-    std::list<std::vector<float>> memory;
-    std::list<HostTensor> codes;
-    std::vector<ops::LinearPart> parts;
-    for (int64_t e = 0; e < experts; ++e) {
-      if (c.is_coded) {
-        parts.push_back(coded_part(in, out, codes));
-      } else {
-        std::vector<float>& values = memory.emplace_back(random_values(in * out, 0.2));
-        for (float& value : values) value = tensor::to_float(tensor::to_bf16(value));
-        if (stores_fp8()) put_on_fp8_grid(values, in);
-        parts.push_back(ops::wide_part({values.data(), tensor::DType::kF32, {out, in}}));
-      }
-      if (!c.has_bias) continue;
-      std::vector<float>& bias = memory.emplace_back(random_values(out));
-      for (float& value : bias) value = tensor::to_float(tensor::to_bf16(value));
-      parts.back().bias = {bias.data(), tensor::DType::kF32, {out}};
-    }
-    if (experts == 1) return ops_.make_linear(parts);
-    return ops_.expert_ops()->make_experts(parts, experts);
-  }
+  // A weight of experts, or of an expert alone: random numbers as a wide part, or MXFP4.
+  Result<ops::LinearWeight> weight_of(const OpenCase& c, int64_t in, int64_t out, int64_t experts);
 
   Result<Mixture> make_mixture(const OpenCase& c) {
     Mixture made;
     made.shape = c;
-    RUDDER_TRY(made.first, make_experts(c, c.in, 2 * c.width, c.experts));
-    RUDDER_TRY(made.second, make_experts(c, c.width, c.in, c.experts));
+    RUDDER_TRY(made.first, weight_of(c, c.in, 2 * c.width, c.experts));
+    RUDDER_TRY(made.second, weight_of(c, c.width, c.in, c.experts));
     made.act = random({1, c.in});
     made.x = operand_of(made.act, made.first);
     made.logits = random({1, c.experts}, 2);
@@ -83,8 +62,8 @@ class OpsOpenExperts : public OpsConformance {
       made.shared_gate = random({1, 1});
     }
     if (!c.joins()) return made;
-    RUDDER_TRY(made.shared_first, make_experts(c, c.in, 2 * c.shared_width(), 1));
-    RUDDER_TRY(made.shared_second, make_experts(c, c.shared_width(), c.in, 1));
+    RUDDER_TRY(made.shared_first, weight_of(c, c.in, 2 * c.shared_width(), 1));
+    RUDDER_TRY(made.shared_second, weight_of(c, c.shared_width(), c.in, 1));
     std::vector<float> gate = random_values(c.in, 0.1);
     ops::LinearPart row = ops::wide_part({gate.data(), tensor::DType::kF32, {1, c.in}});
     row.use = ops::ProductUse::kRouter;
@@ -95,7 +74,7 @@ class OpsOpenExperts : public OpsConformance {
   // By the ops that the two stand for.
   Made run_apart(const Mixture& mixture) {
     const OpenCase& c = mixture.shape;
-    ops::ExpertOps& experts = *ops_.expert_ops();
+    auto& experts = *ops_.expert_ops();
     const Made made = no_numbers(c);
     experts.route(route_of(mixture, made));
     experts.expert_linear(first_of(mixture, made));
@@ -130,7 +109,7 @@ class OpsOpenExperts : public OpsConformance {
   // By the two; empty where a backend has none for the shape.
   Made run_together(const Mixture& mixture) {
     const OpenCase& c = mixture.shape;
-    ops::ExpertOps& experts = *ops_.expert_ops();
+    auto& experts = *ops_.expert_ops();
     const Made made = no_numbers(c);
     const ops::RouteArgs route = route_of(mixture, made);
     if (!c.chooses) experts.route(route);
