@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "metamorphic/served_parts.h"
+#include "rudder/exec/device_tiers.h"
 #include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::metamorphic {
@@ -41,11 +42,6 @@ class LateLane final : public ops::CopyLane {
   const std::unique_ptr<ops::CopyLane> inner_;
 };
 
-Result<std::unique_ptr<ops::CopyLane>> lane_of(ops::Ops& ops) {
-  if (ops.reader_ops() != nullptr) return ops.reader_ops()->make_lane();
-  return std::make_unique<ops::HostLane>();
-}
-
 class LateLaneOps final : public testing::PassingOps, public ops::ReaderOps {
  public:
   explicit LateLaneOps(std::unique_ptr<ops::Ops> inner) : PassingOps(std::move(inner)) {}
@@ -54,7 +50,7 @@ class LateLaneOps final : public testing::PassingOps, public ops::ReaderOps {
   std::unique_ptr<ops::Ops> make_reader() const override { return nullptr; }
   int64_t reader_bytes() const override { return 0; }
   Result<std::unique_ptr<ops::CopyLane>> make_lane() const override {
-    RUDDER_TRY(std::unique_ptr<ops::CopyLane> lane, lane_of(*inner_));
+    RUDDER_TRY(std::unique_ptr<ops::CopyLane> lane, exec::lane_of(*inner_));
     return std::make_unique<LateLane>(std::move(lane));
   }
 };
@@ -253,7 +249,7 @@ void DeviceRecordsTest::start() {
       .caps = kCaps,
       .num_groups = 1,
       .num_threads = 4,
-      .device = {.lane = value_of(lane_of(*ops_)),
+      .device = {.lane = value_of(exec::lane_of(*ops_)),
                  .scales = all.first(kBlocks * kScaleBytes),
                  .blocks = all.subspan(kBlocks * kScaleBytes, kBlocks * kNumberBytes),
                  .states = all.last(kStates * kStateBytes),

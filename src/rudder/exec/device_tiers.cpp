@@ -19,17 +19,17 @@ int32_t lane_threads() {
   return std::clamp(usable_cores() * 3 / 4, 1, kMost);
 }
 
-Result<std::unique_ptr<ops::CopyLane>> lane_of(ops::Ops& ops) {
-  if (ops.is_host()) return std::make_unique<ops::HostLane>();
-  if (ops.reader_ops() != nullptr) return ops.reader_ops()->make_lane();
-  return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
-}
-
 std::span<std::byte> memory_of(const ops::View& view) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
 }  // namespace
+
+Result<std::unique_ptr<ops::CopyLane>> lane_of(ops::Ops& ops) {
+  if (ops.is_host()) return std::make_unique<ops::HostLane>();
+  if (ops.reader_ops() != nullptr) return ops.reader_ops()->make_lane();
+  return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
+}
 
 Result<std::unique_ptr<RecordMemory>> start_tiers(ops::Ops& ops, const step::Capacity& capacity,
                                                   const KvLayout& layout, const ops::View& pool,
