@@ -53,7 +53,7 @@ Result<void> check_tiers(const SessionSettings& settings) {
   // A GPU's is had at the start, where a machine without as much ends processes.
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
   const double available = static_cast<double>(cpu::available_host_memory()) / kGib;
-  if (asked > available) {
+  if (available > 0 && asked > available) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{:.1f} GiB are more than the {:.1f} GiB of host memory available",
                             asked, available),

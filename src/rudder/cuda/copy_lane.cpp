@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/base/check.h"
 #include "rudder/base/clock.h"
@@ -48,10 +49,11 @@ Result<std::unique_ptr<CudaLane>> CudaLane::make(int32_t device) {
 CudaLane::~CudaLane() {
   use_device(device_);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
-  for (const std::span<std::byte> memory : pinned_) {
+  for (const std::span<std::byte> memory : registered_) {
     cudaHostUnregister(memory.data());
     ::munmap(memory.data(), memory.size());
   }
+  for (void* const memory : pinned_) cudaFreeHost(memory);
 }
 
 // In one piece whatever its size: a copy may not cross from one registered range to the next.
@@ -65,25 +67,39 @@ Result<std::span<std::byte>> CudaLane::allocate(int64_t bytes) {
     return fail(ErrorCode::kUnavailable,
                 fmt::format("{} bytes of host memory are not to be had", bytes));
   }
-  const std::span all(static_cast<std::byte*>(data), size);
+  std::span all(static_cast<std::byte*>(data), size);
   const SteadyClock clock;
   const int64_t start_us = clock.now_us();
   ::madvise(data, size, MADV_HUGEPAGE);  // where there are none, small ones do
   touch(all);
   const int64_t touched_us = clock.now_us();
-  const cudaError_t pinned = cudaHostRegister(data, size, cudaHostRegisterDefault);
+  const bool is_registered = cudaHostRegister(data, size, cudaHostRegisterDefault) == cudaSuccess;
+  if (is_registered) {
+    registered_.push_back(all);
+  } else {
+    cudaGetLastError();  // it is no fault of the device
+    ::munmap(data, size);
+    RUDDER_TRY(all, pin_by_driver(size));
+  }
+  log_info("{:.2f} GiB of host memory: {:.2f} s to get, {:.2f} s to pin{}",
+           static_cast<double>(size) / (1 << 30), static_cast<double>(touched_us - start_us) * 1e-6,
+           static_cast<double>(clock.now_us() - touched_us) * 1e-6,
+           is_registered ? "" : ", by the driver");
+  return all.first(static_cast<size_t>(bytes));
+}
+
+// Slower to get: where the driver does not pin what is there.
+Result<std::span<std::byte>> CudaLane::pin_by_driver(size_t size) {
+  void* data = nullptr;
+  const cudaError_t pinned = cudaHostAlloc(&data, size, cudaHostAllocDefault);
   if (pinned != cudaSuccess) {
     cudaGetLastError();  // it is told here
-    ::munmap(data, size);
-    Error error = device_error(pinned, "pin", fmt::format("{} bytes of host memory", bytes));
+    Error error = device_error(pinned, "pin", fmt::format("{} bytes of host memory", size));
     error.code = ErrorCode::kUnavailable;
     return tl::unexpected(std::move(error));
   }
-  pinned_.push_back(all);
-  log_info("{:.2f} GiB of host memory: {:.2f} s to get, {:.2f} s to pin",
-           static_cast<double>(size) / (1 << 30), static_cast<double>(touched_us - start_us) * 1e-6,
-           static_cast<double>(clock.now_us() - touched_us) * 1e-6);
-  return all.first(static_cast<size_t>(bytes));
+  pinned_.push_back(data);
+  return std::span(static_cast<std::byte*>(data), size);
 }
 
 Result<void> CudaLane::copy_in(std::span<const ops::LanePiece> pieces) {

@@ -39,12 +39,14 @@ class CudaLane final : public ops::CopyLane {
 
   explicit CudaLane(int32_t device) : device_(device) {}
   Result<void> copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKind kind, Way& way);
+  Result<std::span<std::byte>> pin_by_driver(size_t size);
   Result<cudaEvent_t> take_event();
 
   const int32_t device_;
   Way in_;
   Way out_;
-  std::vector<std::span<std::byte>> pinned_;
+  std::vector<std::span<std::byte>> registered_;
+  std::vector<void*> pinned_;  // by the driver
   std::mutex mutex_;  // of events_
   std::vector<cudaEvent_t> events_;
 };
