@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "report/statistics.h"
+#include "rudder/base/checksum.h"
 #include "rudder/base/clock.h"
 #include "rudder/exec/device_tiers.h"
 #include "rudder/exec/record_format.h"
@@ -37,16 +38,41 @@ Result<double> median_rate(int64_t bytes, const Call& call) {
   return summarize(rates, {}).median;
 }
 
-Result<void> measure_pieces(ops::Ops& ops, LinkRates& rates) {
+Result<void> measure_pieces(ops::Ops& ops, int64_t record_bytes, LinkRates& rates) {
   RUDDER_TRY(const std::unique_ptr<ops::CopyLane> lane, exec::lane_of(ops));
   RUDDER_TRY(const ops::View memory, ops.allocate(tensor::DType::kU8, {kPieceBytes}));
   RUDDER_TRY(const std::span<std::byte> host, lane->allocate(kPieceBytes));
   std::ranges::fill(host, std::byte{1});
-  const std::vector<ops::LanePiece> pieces = {
-      {.device = {static_cast<std::byte*>(memory.data), memory.bytes()}, .host = host}};
-  RUDDER_TRY(rates.piece_out, median_rate(kPieceBytes, [&] { return lane->copy_out(pieces); }));
-  RUDDER_TRY(rates.piece_in, median_rate(kPieceBytes, [&] { return lane->copy_in(pieces); }));
-  return {};
+  const std::span<std::byte> device(static_cast<std::byte*>(memory.data), memory.bytes());
+  const std::vector<ops::LanePiece> whole = {{.device = device, .host = host}};
+  const auto in = [&](const std::vector<ops::LanePiece>& pieces) {
+    return lane->copy_in(pieces, [] {});
+  };
+  RUDDER_TRY(rates.piece_out, median_rate(kPieceBytes, [&] { return lane->copy_out(whole); }));
+  RUDDER_TRY(rates.piece_in, median_rate(kPieceBytes, [&] { return in(whole); }));
+  const auto of_records = [&](size_t offset) {
+    const auto bytes = static_cast<size_t>(record_bytes) / exec::kPlaceLine * exec::kPlaceLine;
+    std::vector<ops::LanePiece> pieces;
+    for (size_t at = 0; at + bytes + offset <= host.size(); at += bytes) {
+      pieces.push_back(
+          {.device = device.subspan(at, bytes), .host = host.subspan(at + offset, bytes)});
+    }
+    return pieces;
+  };
+  const auto rate_of = [&](size_t offset) -> Result<double> {
+    const std::vector<ops::LanePiece> pieces = of_records(offset);
+    if (pieces.empty()) return 0.0;
+    const auto bytes = static_cast<int64_t>(pieces.size() * pieces[0].host.size());
+    return median_rate(bytes, [&] { return in(pieces); });
+  };
+  RUDDER_TRY(rates.pieces_in, rate_of(0));
+  RUDDER_TRY(rates.pieces_in_askew, rate_of(sizeof(exec::RecordHeader)));
+  uint64_t sum = 0;
+  RUDDER_TRY(rates.checksum, median_rate(kPieceBytes, [&]() -> Result<void> {
+               sum += checksum(host);
+               return {};
+             }));
+  return sum == 1 ? fail(ErrorCode::kInternal, "no checksum") : Result<void>();  // it is used
 }
 
 // Copies of records, one of each place, until all are done.
@@ -110,7 +136,9 @@ class Records {
 Result<LinkRates> measure_link(ops::Ops& ops, const exec::MemoryBudget& budget,
                                const std::string& folder) {
   LinkRates rates;
-  RUDDER_TRY_VOID(measure_pieces(ops, rates));
+  const step::RecordParts parts = step::group_part(budget.kv.groups.size()) - 1;
+  RUDDER_TRY_VOID(measure_pieces(
+      ops, exec::record_bytes({.block_bytes = budget.kv.block_bytes}, parts), rates));
   const SteadyClock clock;
   const int64_t start_us = clock.now_us();
   const std::string files = folder.empty() ? folder : folder + "/link";

@@ -102,16 +102,18 @@ Result<std::span<std::byte>> CudaLane::pin_by_driver(size_t size) {
   return std::span(static_cast<std::byte*>(data), size);
 }
 
-Result<void> CudaLane::copy_in(std::span<const ops::LanePiece> pieces) {
-  return copy(pieces, cudaMemcpyHostToDevice, in_);
+Result<void> CudaLane::copy_in(std::span<const ops::LanePiece> pieces,
+                               FunctionRef<void()> meanwhile) {
+  return copy(pieces, cudaMemcpyHostToDevice, in_, meanwhile);
 }
 
 Result<void> CudaLane::copy_out(std::span<const ops::LanePiece> pieces) {
-  return copy(pieces, cudaMemcpyDeviceToHost, out_);
+  return copy(pieces, cudaMemcpyDeviceToHost, out_, [] {});
 }
 
 // What others put on the stream between these pieces and their event is waited for as well.
-Result<void> CudaLane::copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKind kind, Way& way) {
+Result<void> CudaLane::copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKind kind, Way& way,
+                            FunctionRef<void()> meanwhile) {
   use_device(device_);
   const cudaStream_t stream = way.streams[way.next++ % way.streams.size()]->handle();
   for (const ops::LanePiece& piece : pieces) {
@@ -125,6 +127,7 @@ Result<void> CudaLane::copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKi
   }
   RUDDER_TRY(const cudaEvent_t event, take_event());
   cudaError_t waited = cudaEventRecord(event, stream);
+  meanwhile();
   if (waited == cudaSuccess) waited = cudaEventSynchronize(event);
   {
     const std::lock_guard lock(mutex_);

@@ -27,7 +27,8 @@ class CudaLane final : public ops::CopyLane {
   CudaLane& operator=(const CudaLane&) = delete;
 
   Result<std::span<std::byte>> allocate(int64_t bytes) override;
-  Result<void> copy_in(std::span<const ops::LanePiece> pieces) override;
+  Result<void> copy_in(std::span<const ops::LanePiece> pieces,
+                       FunctionRef<void()> meanwhile) override;
   Result<void> copy_out(std::span<const ops::LanePiece> pieces) override;
 
  private:
@@ -38,7 +39,8 @@ class CudaLane final : public ops::CopyLane {
   };
 
   explicit CudaLane(int32_t device) : device_(device) {}
-  Result<void> copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKind kind, Way& way);
+  Result<void> copy(std::span<const ops::LanePiece> pieces, cudaMemcpyKind kind, Way& way,
+                    FunctionRef<void()> meanwhile);
   Result<std::span<std::byte>> pin_by_driver(size_t size);
   Result<cudaEvent_t> take_event();
 
@@ -47,7 +49,7 @@ class CudaLane final : public ops::CopyLane {
   Way out_;
   std::vector<std::span<std::byte>> registered_;
   std::vector<void*> pinned_;  // by the driver
-  std::mutex mutex_;  // of events_
+  std::mutex mutex_;           // of events_
   std::vector<cudaEvent_t> events_;
 };
 

@@ -27,11 +27,20 @@ inline int64_t record_bytes(const step::TierCaps& tiers, step::RecordParts parts
   return static_cast<int64_t>(sizeof(RecordHeader)) + tiers.bytes_of(parts);
 }
 
+// A record's payload begins on a page of host memory: a GPU reads others at half the rate. So its
+// place there is whole pages, and the header lies in the end of the page before.
+inline constexpr int64_t kPlaceLine = 4096;
+inline int64_t place_bytes(const step::TierCaps& tiers, step::RecordParts parts) {
+  return (record_bytes(tiers, parts) + kPlaceLine - 1) / kPlaceLine * kPlaceLine;
+}
+
 // Writes the header of the payload that is there; `record` has both.
 void seal_record(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
                  std::span<std::byte> record);
-// They are what was sealed: this key's, of these parts and this layout.
-bool is_sealed(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
-               std::span<const std::byte> record);
+// The header is what was sealed: this key's, of these parts and this layout.
+bool has_header(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
+                std::span<const std::byte> record);
+// The payload is what the header says.
+bool has_payload(std::span<const std::byte> record);
 
 }  // namespace rudder::exec

@@ -36,8 +36,8 @@ Result<std::unique_ptr<RecordMemory>> RecordMemory::start(Parts parts) {
 
 RecordMemory::RecordMemory(Parts parts) : parts_(std::move(parts)) {
   const step::RecordParts blocks = step::group_part(parts_.num_groups) - 1;
-  plain_bytes_ = record_bytes(parts_.caps, blocks);
-  stated_bytes_ = record_bytes(parts_.caps, blocks | step::kStatePart);
+  plain_bytes_ = place_bytes(parts_.caps, blocks);
+  stated_bytes_ = place_bytes(parts_.caps, blocks | step::kStatePart);
 }
 
 RecordMemory::~RecordMemory() {
@@ -59,7 +59,9 @@ Result<void> RecordMemory::allocate() {
   const step::TierCaps& caps = parts_.caps;
   const int64_t bytes = caps.plain_records * plain_bytes_ + caps.stated_records * stated_bytes_;
   const int64_t bounce = caps.has_disk() ? std::max(plain_bytes_, stated_bytes_) : 0;
-  RUDDER_TRY(const std::span<std::byte> all, host_memory(bytes + parts_.num_threads * bounce));
+  RUDDER_TRY(std::span<std::byte> all,
+             host_memory(kPlaceLine + bytes + parts_.num_threads * bounce));
+  all = all.subspan(kPlaceLine - sizeof(RecordHeader));
   host_ = all.first(static_cast<size_t>(bytes));
   workers_.resize(static_cast<size_t>(parts_.num_threads));
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -99,6 +101,21 @@ std::deque<step::RecordCopy>::iterator RecordMemory::next_copy() {
   });
 }
 
+// Of loads and stores several where many wait: to be waited for once.
+void RecordMemory::take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker) {
+  constexpr size_t kMost = 4;
+  const step::RecordMove move = first->move;
+  const bool may_be_several = move == step::RecordMove::kLoad || move == step::RecordMove::kStore;
+  const size_t count =
+      may_be_several ? std::clamp<size_t>(queue_.size() / (2 * workers_.size()), 1, kMost) : 1;
+  worker.copies.clear();
+  for (auto next = first; next != queue_.end() && worker.copies.size() < count;) {
+    if (next->move != move) break;
+    worker.copies.push_back(std::move(*next));
+    next = queue_.erase(next);
+  }
+}
+
 void RecordMemory::work(Worker& worker) {
   pthread_setname_np(pthread_self(), "rudder-records");
   std::unique_lock lock(mutex_);
@@ -106,23 +123,26 @@ void RecordMemory::work(Worker& worker) {
     auto next = queue_.end();
     begun_.wait(lock, [&] { return stopping_ || (next = next_copy()) != queue_.end(); });
     if (stopping_) return;
-    const step::RecordCopy copy = std::move(*next);
-    queue_.erase(next);
-    if (changes_file(copy)) changes_files_ = true;
+    take_next(next, worker);
+    const step::RecordCopy& first = worker.copies.front();
+    if (changes_file(first)) changes_files_ = true;
     lock.unlock();
     const int64_t start_us = clock_.now_us();
-    step::RecordDone done = run(copy, worker);
+    run(worker);
     lock.lock();
     // Side by side several take as long as they take together.
     const int64_t end_us = clock_.now_us();
-    done.us = end_us - std::max(start_us, awaited_us_);
-    if (is_awaited(copy)) awaited_us_ = end_us;
-    if (changes_file(copy)) {
+    const int64_t took_us = end_us - std::max(start_us, awaited_us_);
+    if (is_awaited(first)) awaited_us_ = end_us;
+    if (changes_file(first)) {
       changes_files_ = false;
       begun_.notify_one();
     }
-    done_.push_back(done);
-    --num_running_;
+    for (step::RecordDone& done : worker.done) {
+      done.us = took_us / std::ssize(worker.done);
+      done_.push_back(done);
+    }
+    num_running_ -= worker.done.size();
     ended_.notify_one();
   }
 }
@@ -170,60 +190,88 @@ void RecordMemory::each_part(const step::RecordCopy& copy, const CopyPart& copy_
 // Each part that the device has, and its place in the record.
 void RecordMemory::list_pieces(const step::RecordCopy& copy, std::span<std::byte> record,
                                Worker& worker) const {
-  worker.pieces.clear();
   each_part(copy, [&](std::span<std::byte> device, size_t at) {
     if (device.empty()) return;
     worker.pieces.push_back({.device = device, .host = record.subspan(at, device.size())});
   });
 }
 
-bool RecordMemory::take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker) {
-  if (!is_sealed(parts_.caps, copy.key, copy.parts, record)) return false;
-  list_pieces(copy, record, worker);
-  return parts_.device.lane->copy_in(worker.pieces).has_value();
-}
-
-bool RecordMemory::store(const step::RecordCopy& copy, std::span<std::byte> record,
-                         Worker& worker) {
-  list_pieces(copy, record, worker);
-  if (!parts_.device.lane->copy_out(worker.pieces)) return false;
-  seal_record(parts_.caps, copy.key, copy.parts, record);
-  return true;
-}
-
-step::RecordDone RecordMemory::run(const step::RecordCopy& copy, Worker& worker) {
-  step::RecordDone done = {.id = copy.id, .ok = true};
-  switch (copy.move) {
-    case step::RecordMove::kStore:
-      done.ok = store(copy, place(copy.record, copy.parts), worker);
-      break;
-    case step::RecordMove::kLoad:
-      done.ok = take(copy, place(copy.record, copy.parts), worker);
-      done.is_bad = !done.ok;
-      break;
-    case step::RecordMove::kFetch: {
-      const auto bytes = static_cast<size_t>(record_bytes(parts_.caps, copy.parts));
-      const std::span<std::byte> bounce = worker.bounce.first(bytes);
-      const Result<void> read = parts_.files->read(copy.key, copy.parts, bounce);
-      done.ok = read && take(copy, bounce, worker);
-      done.is_bad = !done.ok && (read || read.error().code != ErrorCode::kNotFound);
-      break;
-    }
-    case step::RecordMove::kWrite: {
-      const std::span<const std::byte> record = place(copy.record, copy.parts);
-      done.is_bad = !is_sealed(parts_.caps, copy.key, copy.parts, record);
-      const Result<void> written = done.is_bad
-                                       ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
-                                       : parts_.files->write(copy.key, copy.parts, record);
-      done.ok = written.has_value();
-      if (!written) log_debug("a record is not written: {}", written.error().to_string());
-      break;
-    }
-    case step::RecordMove::kErase:
-      parts_.files->erase(copy.key, copy.parts);
-      break;
+void RecordMemory::store(Worker& worker) {
+  for (const step::RecordCopy& copy : worker.copies) {
+    worker.records.push_back(place(copy.record, copy.parts));
+    list_pieces(copy, worker.records.back(), worker);
   }
-  return done;
+  const bool ok = parts_.device.lane->copy_out(worker.pieces).has_value();
+  for (size_t i = 0; i < worker.copies.size(); ++i) {
+    const step::RecordCopy& copy = worker.copies[i];
+    worker.done[i].ok = ok;
+    if (ok) seal_record(parts_.caps, copy.key, copy.parts, worker.records[i]);
+  }
+}
+
+// Of `records`. What a header does not say is right is not copied; a payload that turns out to be
+// another has been, to where nobody looks.
+void RecordMemory::load(Worker& worker) {
+  for (size_t i = 0; i < worker.copies.size(); ++i) {
+    const step::RecordCopy& copy = worker.copies[i];
+    worker.done[i].ok = has_header(parts_.caps, copy.key, copy.parts, worker.records[i]);
+    if (worker.done[i].ok) list_pieces(copy, worker.records[i], worker);
+  }
+  const Result<void> copied = parts_.device.lane->copy_in(worker.pieces, [&] {
+    for (size_t i = 0; i < worker.copies.size(); ++i) {
+      worker.done[i].ok = worker.done[i].ok && has_payload(worker.records[i]);
+    }
+  });
+  for (step::RecordDone& done : worker.done) {
+    done.ok = done.ok && copied;
+    done.is_bad = !done.ok;
+  }
+}
+
+void RecordMemory::fetch(Worker& worker) {
+  const step::RecordCopy& copy = worker.copies.front();
+  const auto bytes = static_cast<size_t>(record_bytes(parts_.caps, copy.parts));
+  worker.records.push_back(worker.bounce.first(bytes));
+  const Result<void> read = parts_.files->read(copy.key, copy.parts, worker.records.front());
+  if (read) return load(worker);
+  step::RecordDone& done = worker.done.front();
+  done.ok = false;
+  done.is_bad = read.error().code != ErrorCode::kNotFound;
+}
+
+void RecordMemory::write(const step::RecordCopy& copy, step::RecordDone& done) {
+  const std::span<const std::byte> record = place(copy.record, copy.parts);
+  done.is_bad = !has_header(parts_.caps, copy.key, copy.parts, record) || !has_payload(record);
+  const Result<void> written = done.is_bad
+                                   ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
+                                   : parts_.files->write(copy.key, copy.parts, record);
+  done.ok = written.has_value();
+  if (!written) log_debug("a record is not written: {}", written.error().to_string());
+}
+
+void RecordMemory::run(Worker& worker) {
+  worker.records.clear();
+  worker.pieces.clear();
+  worker.done.clear();
+  for (const step::RecordCopy& copy : worker.copies) {
+    worker.done.push_back({.id = copy.id, .ok = true});
+  }
+  const step::RecordCopy& first = worker.copies.front();
+  switch (first.move) {
+    case step::RecordMove::kStore:
+      return store(worker);
+    case step::RecordMove::kLoad:
+      for (const step::RecordCopy& copy : worker.copies) {
+        worker.records.push_back(place(copy.record, copy.parts));
+      }
+      return load(worker);
+    case step::RecordMove::kFetch:
+      return fetch(worker);
+    case step::RecordMove::kWrite:
+      return write(first, worker.done.front());
+    case step::RecordMove::kErase:
+      return parts_.files->erase(first.key, first.parts);
+  }
 }
 
 }  // namespace rudder::exec

@@ -1,7 +1,7 @@
 // RecordMemory: the tiers behind a device's memory: places for records in host memory and a folder
 // of files, and the threads that copy records between them and the device (step/records.h), beside
-// the steps. Copies go by a lane of the device (ops/copy_lane.h). Several threads each have one in
-// hand, and make or compare its checksum meanwhile: a thread has 10 GB/s or so, a GPU's link some
+// the steps. Copies go by a lane of the device (ops/copy_lane.h). Several threads each have some in
+// hand, and compare checksums while they are copied: a thread has 10 GB/s or so, a GPU's link some
 // fifty. It reads blocks and states that are written for good and writes such as nobody uses
 // (cache.C9), so it waits for no step and no step waits for it. The engine thread calls it.
 #pragma once
@@ -57,18 +57,25 @@ class RecordMemory {
 
   // What a thread has of its own.
   struct Worker {
-    std::span<std::byte> bounce;  // of files that are read
+    std::span<std::byte> bounce;  // of a file that is read
+    // What it has in hand: one copy, or several of the same move, and what became of them.
+    std::vector<step::RecordCopy> copies;
+    std::vector<step::RecordDone> done;
+    std::vector<std::span<std::byte>> records;
     std::vector<ops::LanePiece> pieces;
   };
 
   Result<void> allocate();
   Result<std::span<std::byte>> host_memory(int64_t bytes);
   std::deque<step::RecordCopy>::iterator next_copy();
+  void take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker);
   void work(Worker& worker);
-  step::RecordDone run(const step::RecordCopy& copy, Worker& worker);
+  void run(Worker& worker);
   std::span<std::byte> place(step::RecordId record, step::RecordParts parts);
-  bool store(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
-  bool take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
+  void store(Worker& worker);
+  void load(Worker& worker);
+  void fetch(Worker& worker);
+  void write(const step::RecordCopy& copy, step::RecordDone& done);
   void list_pieces(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker) const;
   template <typename CopyPart>
   void each_part(const step::RecordCopy& copy, const CopyPart& copy_part) const;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/function_ref.h"
 #include "rudder/base/result.h"
 
 namespace rudder::ops {
@@ -29,9 +30,12 @@ class CopyLane {
   // Memory of the host that copies go to and from (pinned on a GPU), alive as long as the lane. Not
   // while anything is copied. kUnavailable, or the device's: there is not as much.
   virtual Result<std::span<std::byte>> allocate(int64_t bytes) = 0;
-  // Back when all pieces have been copied. An Error is the device's.
-  virtual Result<void> copy_in(std::span<const LanePiece> pieces) = 0;   // to the device
-  virtual Result<void> copy_out(std::span<const LanePiece> pieces) = 0;  // to the host
+  // To the device, and back when all pieces have been copied and `meanwhile`, which is called once,
+  // has returned: it reads what is copied. An Error is the device's.
+  virtual Result<void> copy_in(std::span<const LanePiece> pieces,
+                               FunctionRef<void()> meanwhile) = 0;
+  // To the host, likewise.
+  virtual Result<void> copy_out(std::span<const LanePiece> pieces) = 0;
 };
 
 // Of a device whose memory is the host's.
@@ -44,7 +48,8 @@ class HostLane final : public CopyLane {
     return fail(ErrorCode::kUnavailable,
                 std::to_string(bytes) + " bytes of host memory are not to be had");
   }
-  Result<void> copy_in(std::span<const LanePiece> pieces) override {
+  Result<void> copy_in(std::span<const LanePiece> pieces, FunctionRef<void()> meanwhile) override {
+    meanwhile();
     for (const LanePiece& piece : pieces) {
       std::memcpy(piece.device.data(), piece.host.data(), piece.host.size());
     }
