@@ -420,7 +420,6 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.replica) devices.resize(1);
   const std::string backend = describe_devices(devices, resolved.parallel.stages);
   ops::Ops& first = *devices.front().front();
-  const std::string device = first.name();
   RUDDER_TRY(auto draft, open_draft_files(speculation, session.files));
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
@@ -443,7 +442,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
-  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint, device));
+  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint, first));
   RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.

@@ -15,7 +15,7 @@
 namespace rudder::apps {
 
 Result<std::string> fingerprint(const SessionSettings& settings,
-                                const weights::Checkpoint& checkpoint, std::string_view device) {
+                                const weights::Checkpoint& checkpoint, const ops::Device& device) {
   if (settings.exec.tiers.disk_dir.empty()) return std::string();
   RUDDER_TRY(const std::string config, checkpoint.read_text("config.json"));
   SipHash128 hash({0x7275646465722066, 0x696e6765727072});
@@ -24,7 +24,8 @@ Result<std::string> fingerprint(const SessionSettings& settings,
     hash.update(bytes);
   };
   add(std::as_bytes(std::span(config)));
-  add(std::as_bytes(std::span(device)));
+  const std::string computes = device.name();
+  add(std::as_bytes(std::span(computes)));
   hash.update(uint64_t{settings.exec.batch_invariant ? 1U : 0U});  // kernels that round otherwise
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
     add(std::as_bytes(std::span(tensor.name)));

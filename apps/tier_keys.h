@@ -3,10 +3,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "model_session.h"
 #include "rudder/base/result.h"
+#include "rudder/ops/device.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::apps {
@@ -16,7 +16,7 @@ namespace rudder::apps {
 // computes (ops::Device::name: another rounds in another way, and lays keys and values out in
 // another) and whether rounding hangs on the batch. Empty where nothing outlives it.
 Result<std::string> fingerprint(const SessionSettings& settings,
-                                const weights::Checkpoint& checkpoint, std::string_view device);
+                                const weights::Checkpoint& checkpoint, const ops::Device& device);
 
 // With files of cached prefixes, keys are equal after a restart: under the secret that the settings
 // give, or the folder's own. Empty: every process draws one.

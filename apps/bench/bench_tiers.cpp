@@ -103,7 +103,7 @@ class Measuring {
   json::object result_;
 };
 
-engine::RequestParams params_of(const Prompt& prompt, int32_t output) {
+engine::RequestParams tiers_request(const Prompt& prompt, int32_t output) {
   engine::RequestParams params;
   params.prompt = prompt;
   params.sampling.temperature = 0;
@@ -218,10 +218,10 @@ Result<void> Measuring::fetch() {
     RUDDER_TRY(ModelSession session, open(with));
     asked = prompts(session, bench_.cache_prefixes + 2, bench_.prefix_len, 1);
     LocalClient client(*session.engine);
-    RUDDER_TRY_VOID(client.ask(params_of(prompts(session, 1, bench_.prefix_len, 2)[0], 2)));
+    RUDDER_TRY_VOID(client.ask(tiers_request(prompts(session, 1, bench_.prefix_len, 2)[0], 2)));
     std::vector<double> cold;
     for (const Prompt& prompt : asked) {
-      RUDDER_TRY(const LocalAnswer answer, client.ask(params_of(prompt, 2)));
+      RUDDER_TRY(const LocalAnswer answer, client.ask(tiers_request(prompt, 2)));
       cold.push_back(first_token_ms(answer));
     }
     cold_ms_ = summarize(cold, {}).median;
@@ -232,7 +232,7 @@ Result<void> Measuring::fetch() {
   if (with == With::kHost) return {};
   RUDDER_TRY(ModelSession session, open(with));
   LocalClient client(*session.engine);
-  RUDDER_TRY_VOID(client.ask(params_of(prompts(session, 1, bench_.prefix_len, 3)[0], 2)));
+  RUDDER_TRY_VOID(client.ask(tiers_request(prompts(session, 1, bench_.prefix_len, 3)[0], 2)));
   return fetch_from(session, asked, true);
 }
 
@@ -244,7 +244,7 @@ Result<void> Measuring::fetch_from(ModelSession& session, const std::vector<Prom
   int64_t tokens = 0;
   for (int32_t round = 0; round < (is_file ? 1 : bench_.rounds); ++round) {
     for (const Prompt& prompt : prompts) {
-      RUDDER_TRY(const LocalAnswer answer, client.ask(params_of(prompt, 2)));
+      RUDDER_TRY(const LocalAnswer answer, client.ask(tiers_request(prompt, 2)));
       fetched.push_back(first_token_ms(answer));
       hits += is_file ? answer.usage.cached_disk_tokens : answer.usage.cached_host_tokens;
       tokens += answer.usage.prompt_tokens;
@@ -270,7 +270,7 @@ Result<void> Measuring::decode(ModelSession& session, With with) {
     fetched = prompts(session, bench_.cache_prefixes + 2, bench_.prefix_len, 4);
     LocalClient client(*session.engine);
     for (const Prompt& prompt : fetched) {
-      RUDDER_TRY_VOID(client.ask(params_of(prompt, 1)));
+      RUDDER_TRY_VOID(client.ask(tiers_request(prompt, 1)));
     }
     settle(session);
   }
@@ -279,7 +279,7 @@ Result<void> Measuring::decode(ModelSession& session, With with) {
   const auto measure = [&](int64_t seed) -> Result<double> {
     std::vector<engine::RequestParams> requests;
     for (const Prompt& prompt : prompts(session, bench_.batch, 64, seed)) {
-      requests.push_back(params_of(prompt, bench_.batch_output));
+      requests.push_back(tiers_request(prompt, bench_.batch_output));
     }
     double seconds = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
@@ -304,7 +304,7 @@ Result<void> Measuring::decode(ModelSession& session, With with) {
     std::thread fetcher([&] {
       LocalClient client(*session.engine);
       for (size_t i = 0; !ends; ++i) {
-        const auto answer = client.ask(params_of(fetched[i % fetched.size()], 1));
+        const auto answer = client.ask(tiers_request(fetched[i % fetched.size()], 1));
         if (answer) num_fetched += answer->usage.cached_host_tokens;
       }
     });
@@ -331,7 +331,7 @@ Result<void> Measuring::turn_about(ModelSession& session, With with) {
   int64_t found = 0;
   for (int32_t turn = 0; turn < bench_.turns; ++turn) {
     std::vector<engine::RequestParams> requests;
-    for (const Prompt& talk : talks) requests.push_back(params_of(talk, kAnswer));
+    for (const Prompt& talk : talks) requests.push_back(tiers_request(talk, kAnswer));
     double took = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_requests(session, std::move(requests), kNoProgress, &took));

@@ -6,10 +6,9 @@
 namespace rudder::metamorphic {
 namespace {
 
-using enum testing::TinyArch;
+using testing::TinyArch;
 
-TierBackend backend(std::string name, testing::TinyArch arch,
-                    ops::KvFormat kv = {tensor::DType::kBF16}) {
+TierBackend backend(std::string name, TinyArch arch, ops::KvFormat kv = {tensor::DType::kBF16}) {
   cuda::CudaOpsSettings settings;
   settings.kv = kv;
   settings.batch_invariant = true;
@@ -17,15 +16,17 @@ TierBackend backend(std::string name, testing::TinyArch arch,
   return {std::move(name), [=] { return value_of(cuda::make_cuda_ops(settings)); }, arch, true};
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, TiersTest,
-                         ::testing::Values(backend("prenorm", kPreNorm),
-                                           backend("sandwich", kSandwich), backend("delta", kDelta),
-                                           backend("latent", kLatent),
-                                           backend("fp8", kPreNorm, {tensor::DType::kF8E4M3}),
-                                           backend("fp8_per_token", kPreNorm, ops::kFp8TokenKv),
-                                           backend("int8", kPreNorm, ops::kInt8TokenKv)),
-                         [](const auto& test) { return test.param.name; });
-INSTANTIATE_TEST_SUITE_P(Cuda, DeviceRecordsTest, ::testing::Values(backend("cuda", kPreNorm)),
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, TiersTest,
+    ::testing::Values(backend("prenorm", TinyArch::kPreNorm),
+                      backend("sandwich", TinyArch::kSandwich), backend("delta", TinyArch::kDelta),
+                      backend("latent", TinyArch::kLatent),
+                      backend("fp8", TinyArch::kPreNorm, {tensor::DType::kF8E4M3}),
+                      backend("fp8_per_token", TinyArch::kPreNorm, ops::kFp8TokenKv),
+                      backend("int8", TinyArch::kPreNorm, ops::kInt8TokenKv)),
+    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceRecordsTest,
+                         ::testing::Values(backend("cuda", TinyArch::kPreNorm)),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace rudder::metamorphic {
 namespace {
 
-using enum testing::TinyArch;
+using testing::TinyArch;
 
 std::unique_ptr<ops::Ops> make_late() {
   return on_late_lane(cpu::make_reference_ops());
@@ -22,9 +22,9 @@ std::function<std::unique_ptr<ops::Ops>()> storing(ops::KvFormat kv) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cpu, TiersTest,
-    ::testing::Values(TierBackend{"prenorm", cpu::make_reference_ops, kPreNorm},
-                      TierBackend{"sandwich", cpu::make_reference_ops, kSandwich},
-                      TierBackend{"delta", cpu::make_reference_ops, kDelta},
+    ::testing::Values(TierBackend{"prenorm", cpu::make_reference_ops, TinyArch::kPreNorm},
+                      TierBackend{"sandwich", cpu::make_reference_ops, TinyArch::kSandwich},
+                      TierBackend{"delta", cpu::make_reference_ops, TinyArch::kDelta},
                       TierBackend{"bf16", storing({tensor::DType::kBF16})},
                       TierBackend{"fp8", storing({tensor::DType::kF8E4M3})},
                       TierBackend{"fp8_per_token", storing(ops::kFp8TokenKv)},
