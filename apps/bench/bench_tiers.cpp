@@ -195,7 +195,6 @@ Result<void> Measuring::link() {
   row("link: one large copy to the device", rates.piece_in, "GB/s");
   row("link: one large copy from the device", rates.piece_out, "GB/s");
   row("link: pieces of a record's size to the device", rates.pieces_in, "GB/s");
-  row("link: the same, 64 bytes behind pages", rates.pieces_in_askew, "GB/s");
   row("link: checksums, one thread", rates.checksum, "GB/s");
   row("link: records, host memory to the device", rates.records_in, "GB/s");
   row("link: records, the device to host memory", rates.records_out, "GB/s");

@@ -50,23 +50,13 @@ Result<void> measure_pieces(ops::Ops& ops, int64_t record_bytes, LinkRates& rate
   };
   RUDDER_TRY(rates.piece_out, median_rate(kPieceBytes, [&] { return lane->copy_out(whole); }));
   RUDDER_TRY(rates.piece_in, median_rate(kPieceBytes, [&] { return in(whole); }));
-  const auto of_records = [&](size_t offset) {
-    const auto bytes = static_cast<size_t>(record_bytes) / exec::kPlaceLine * exec::kPlaceLine;
-    std::vector<ops::LanePiece> pieces;
-    for (size_t at = 0; at + bytes + offset <= host.size(); at += bytes) {
-      pieces.push_back(
-          {.device = device.subspan(at, bytes), .host = host.subspan(at + offset, bytes)});
-    }
-    return pieces;
-  };
-  const auto rate_of = [&](size_t offset) -> Result<double> {
-    const std::vector<ops::LanePiece> pieces = of_records(offset);
-    if (pieces.empty()) return 0.0;
-    const auto bytes = static_cast<int64_t>(pieces.size() * pieces[0].host.size());
-    return median_rate(bytes, [&] { return in(pieces); });
-  };
-  RUDDER_TRY(rates.pieces_in, rate_of(0));
-  RUDDER_TRY(rates.pieces_in_askew, rate_of(sizeof(exec::RecordHeader)));
+  std::vector<ops::LanePiece> pieces;
+  const auto piece = static_cast<size_t>(std::min(record_bytes, kPieceBytes));
+  for (size_t at = 0; at + piece <= host.size(); at += piece) {
+    pieces.push_back({.device = device.subspan(at, piece), .host = host.subspan(at, piece)});
+  }
+  const auto in_pieces = static_cast<int64_t>(pieces.size() * piece);
+  RUDDER_TRY(rates.pieces_in, median_rate(in_pieces, [&] { return in(pieces); }));
   uint64_t sum = 0;
   RUDDER_TRY(rates.checksum, median_rate(kPieceBytes, [&]() -> Result<void> {
                sum += checksum(host);

@@ -18,9 +18,7 @@ struct LinkRates {
   double start_gib = 0;
   double piece_in = 0;  // one copy of many MiB: the link's own rate
   double piece_out = 0;
-  // Pieces of a record's size in one call, each on a page of host memory; and 64 bytes behind.
-  double pieces_in = 0;
-  double pieces_in_askew = 0;
+  double pieces_in = 0;    // of a record's size, in one call
   double checksum = 0;     // of one thread, over memory that no cache has
   double records_in = 0;   // checksums compared
   double records_out = 0;  // and made

@@ -12,8 +12,8 @@ namespace rudder::exec {
 
 namespace {
 
-// A thread makes 10 GB/s of checksums or so, and sleeps while its record is copied; they shall not
-// hold up a link of 60. Some cores are the engine's.
+// Making checksums shall not hold up a link of 60 GB/s; a thread sleeps while its records are
+// copied. Some cores are the engine's.
 int32_t lane_threads() {
   constexpr int32_t kMost = 12;
   return std::clamp(usable_cores() * 3 / 4, 1, kMost);

@@ -333,8 +333,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
 
 int64_t MemoryBudget::host_tier_bytes() const {
   const step::RecordParts blocks = step::group_part(kv.groups.size()) - 1;
-  return tiers.plain_records * place_bytes(tiers, blocks) +
-         tiers.stated_records * place_bytes(tiers, blocks | step::kStatePart);
+  return tiers.plain_records * record_bytes(tiers, blocks) +
+         tiers.stated_records * record_bytes(tiers, blocks | step::kStatePart);
 }
 
 int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {

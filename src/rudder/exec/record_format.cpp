@@ -8,7 +8,7 @@ namespace rudder::exec {
 namespace {
 
 constexpr uint64_t kMagic = 0x64726f6365727672ULL;  // "rvrecord"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 uint64_t header_sum(const RecordHeader& header) {
   return checksum(std::as_bytes(std::span(&header, 1)).first(offsetof(RecordHeader, header_sum)));

@@ -27,13 +27,6 @@ inline int64_t record_bytes(const step::TierCaps& tiers, step::RecordParts parts
   return static_cast<int64_t>(sizeof(RecordHeader)) + tiers.bytes_of(parts);
 }
 
-// A record's payload begins on a page of host memory, as a device reads it best. So its place there
-// is whole pages, and the header lies in the end of the page before.
-inline constexpr int64_t kPlaceLine = 4096;
-inline int64_t place_bytes(const step::TierCaps& tiers, step::RecordParts parts) {
-  return (record_bytes(tiers, parts) + kPlaceLine - 1) / kPlaceLine * kPlaceLine;
-}
-
 // Writes the header of the payload that is there; `record` has both.
 void seal_record(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
                  std::span<std::byte> record);

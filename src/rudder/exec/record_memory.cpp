@@ -36,8 +36,8 @@ Result<std::unique_ptr<RecordMemory>> RecordMemory::start(Parts parts) {
 
 RecordMemory::RecordMemory(Parts parts) : parts_(std::move(parts)) {
   const step::RecordParts blocks = step::group_part(parts_.num_groups) - 1;
-  plain_bytes_ = place_bytes(parts_.caps, blocks);
-  stated_bytes_ = place_bytes(parts_.caps, blocks | step::kStatePart);
+  plain_bytes_ = record_bytes(parts_.caps, blocks);
+  stated_bytes_ = record_bytes(parts_.caps, blocks | step::kStatePart);
 }
 
 RecordMemory::~RecordMemory() {
@@ -59,9 +59,7 @@ Result<void> RecordMemory::allocate() {
   const step::TierCaps& caps = parts_.caps;
   const int64_t bytes = caps.plain_records * plain_bytes_ + caps.stated_records * stated_bytes_;
   const int64_t bounce = caps.has_disk() ? std::max(plain_bytes_, stated_bytes_) : 0;
-  RUDDER_TRY(std::span<std::byte> all,
-             host_memory(kPlaceLine + bytes + parts_.num_threads * bounce));
-  all = all.subspan(kPlaceLine - sizeof(RecordHeader));
+  RUDDER_TRY(const std::span<std::byte> all, host_memory(bytes + parts_.num_threads * bounce));
   host_ = all.first(static_cast<size_t>(bytes));
   workers_.resize(static_cast<size_t>(parts_.num_threads));
   for (size_t i = 0; i < workers_.size(); ++i) {

@@ -1,8 +1,8 @@
 // RecordMemory: the tiers behind a device's memory: places for records in host memory and a folder
 // of files, and the threads that copy records between them and the device (step/records.h), beside
 // the steps. Copies go by a lane of the device (ops/copy_lane.h). Several threads each have some in
-// hand, and compare checksums while they are copied: a thread has 10 GB/s or so, a GPU's link some
-// fifty. It reads blocks and states that are written for good and writes such as nobody uses
+// hand, and compare checksums while they are copied, which one could not as fast as a GPU's link
+// carries them. It reads blocks and states that are written for good and writes such as nobody uses
 // (cache.C9), so it waits for no step and no step waits for it. The engine thread calls it.
 #pragma once
 

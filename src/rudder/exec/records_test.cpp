@@ -287,6 +287,31 @@ TEST(Checksum, EveryBitCounts) {
   EXPECT_NE(checksum(std::span(bytes).first(146)), sum);
 }
 
+// Files are read on other processors than they were written on.
+TEST(Checksum, IsTheSameOnEveryProcessor) {
+  std::vector<std::byte> bytes(4101);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 131 + i / 256);
+  const auto of_first = [&](size_t count) { return checksum(std::span(bytes).first(count)); };
+  EXPECT_EQ(of_first(0), 0x9a8de4ff66be00dcULL);
+  EXPECT_EQ(of_first(63), 0x2d1d9ba5e35aae1eULL);
+  EXPECT_EQ(of_first(147), 0xe66c8444c644a54aULL);
+  EXPECT_EQ(of_first(4101), 0x37426f935f284de0ULL);
+}
+
+// Words, stripes and pages that change places.
+TEST(Checksum, OrderCounts) {
+  std::vector<std::byte> bytes(3 * 4096);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 131 + i / 256);
+  const uint64_t sum = checksum(bytes);
+  for (const size_t count : {8, 16, 64, 4096}) {
+    std::swap_ranges(bytes.begin(), bytes.begin() + static_cast<int64_t>(count),
+                     bytes.begin() + 4096);
+    EXPECT_NE(checksum(bytes), sum) << count;
+    std::swap_ranges(bytes.begin(), bytes.begin() + static_cast<int64_t>(count),
+                     bytes.begin() + 4096);
+  }
+}
+
 TEST(TierCaps, SettingsThatDoNotFitAreRefusedByName) {
   const auto where = [](const ExecSettings::Tiers& settings) {
     const auto caps = tier_caps(settings, 1, 1 << 20, 0);

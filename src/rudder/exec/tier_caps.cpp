@@ -36,8 +36,8 @@ Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t nu
                          .checkpoint_bytes = checkpoint_bytes,
                          .disk_bytes = static_cast<int64_t>(settings.disk_gib * kGib)};
   const step::RecordParts blocks = step::group_part(num_groups) - 1;
-  const int64_t plain = place_bytes(caps, blocks);
-  const int64_t stated = place_bytes(caps, blocks | step::kStatePart);
+  const int64_t plain = record_bytes(caps, blocks);
+  const int64_t stated = record_bytes(caps, blocks | step::kStatePart);
   constexpr int64_t kMost = int64_t{1} << 30;
   if (checkpoint_bytes > 0) {
     caps.stated_records = static_cast<int32_t>(std::min(host / 2 / stated, kMost));
