@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "other_servers.h"
+#include "rudder/server/http/plain_file.h"
 
 namespace rudder::apps {
 namespace {
@@ -74,6 +75,21 @@ Error unknown_flag(const std::string& flag, const SettingsTable& table) {
                flag};
 }
 
+// The file of --config is opened while flags are parsed: what would never end is refused before.
+Result<void> check_config_file(int argc, char** argv) {
+  constexpr std::string_view kFlag = "--config";
+  for (int i = 1; i < argc; ++i) {
+    std::string_view typed = argv[i];
+    if (!typed.starts_with(kFlag)) continue;
+    typed.remove_prefix(kFlag.size());
+    if (typed.empty() && i + 1 < argc) return server::check_plain_file(argv[i + 1], "config");
+    if (typed.starts_with('=')) {
+      return server::check_plain_file(std::string(typed.substr(1)), "config");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char** argv,
@@ -91,6 +107,7 @@ Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char*
       return tl::unexpected<Error>(unknown_flag(argv[i], table));
     }
   }
+  RUDDER_TRY_VOID(check_config_file(argc, argv));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

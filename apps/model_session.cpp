@@ -34,25 +34,26 @@ namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
-std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
-  if (!checkpoint.has_file(file)) return {};
-  return checkpoint.read_text(file).value_or(std::string());
+// Empty where there is none; one that is there and cannot be read is not passed over.
+Result<std::string> optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
+  if (!checkpoint.has_file(file)) return std::string();
+  return checkpoint.read_text(file);
 }
 
 Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint,
                                                           const LoadSettings& load) {
   constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
-  text::ChatTemplateFiles files{
-      .jinja = optional_text(checkpoint, "chat_template.jinja"),
-      .tools_jinja = optional_text(checkpoint, "additional_chat_templates/tool_use.jinja"),
-      .old_json = optional_text(checkpoint, "chat_template.json"),
-      .kwargs = load.chat_template_kwargs};
+  text::ChatTemplateFiles files{.kwargs = load.chat_template_kwargs};
+  RUDDER_TRY(files.jinja, optional_text(checkpoint, "chat_template.jinja"));
+  RUDDER_TRY(files.tools_jinja,
+             optional_text(checkpoint, "additional_chat_templates/tool_use.jinja"));
+  RUDDER_TRY(files.old_json, optional_text(checkpoint, "chat_template.json"));
+  RUDDER_TRY(const std::string config, optional_text(checkpoint, "tokenizer_config.json"));
   if (!load.chat_template.empty()) {
     RUDDER_TRY(files.jinja, weights::read_text_file(load.chat_template, kMaxTemplateBytes));
     files.tools_jinja.clear();
   }
-  Result<std::shared_ptr<const text::ChatPrompt>> chat =
-      text::ChatPrompt::from_files(optional_text(checkpoint, "tokenizer_config.json"), files);
+  auto chat = text::ChatPrompt::from_files(config, files);
   if (!chat && chat.error().code == ErrorCode::kNotFound) {
     return std::shared_ptr<const text::ChatPrompt>();
   }
@@ -204,9 +205,8 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
     files.checkpoint = weights::Checkpoint::with_text(files.checkpoint, kConfig, std::move(config));
   }
   RUDDER_TRY(const std::string tokenizer_json, files.checkpoint->read_text("tokenizer.json"));
-  RUDDER_TRY(files.tokenizer,
-             text::Tokenizer::from_json(tokenizer_json,
-                                        optional_text(*files.checkpoint, "tokenizer_config.json")));
+  RUDDER_TRY(const std::string its, optional_text(*files.checkpoint, "tokenizer_config.json"));
+  RUDDER_TRY(files.tokenizer, text::Tokenizer::from_json(tokenizer_json, its));
   RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load));
   RUDDER_TRY(files.generation,
              read_generation_config(*files.checkpoint, *files.tokenizer, load.generation));

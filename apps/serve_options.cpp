@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <limits>
+#include <string>
+#include <utility>
 
 namespace rudder::apps {
 namespace {
@@ -11,6 +14,23 @@ namespace {
 // clouds do, whoever waits longer than this for a first token gets an error all the same, and what
 // is computed for him is for nobody. Who is told early with a Retry-After goes elsewhere.
 constexpr double kMaxQueueSeconds = 60;
+
+// Folders that are looked into later, when a client asks or rows spill: one that is not there would
+// be found out then.
+Result<void> check_folders(const SessionSettings& session) {
+  const steer::capture::CaptureSettings& capture = session.steering.capture;
+  const bool spills = session.exec.capture_memory_mb > 0 && capture.overload_policy == "spill";
+  for (const auto& [folder, setting] :
+       {std::pair(session.adapters.root, "lora-root"),
+        std::pair(session.residence.weights_root, "weights-root"),
+        std::pair(spills ? capture.spill_dir : std::string(), "capture-spill-dir")}) {
+    std::error_code ignored;
+    if (folder.empty() || std::filesystem::is_directory(folder, ignored)) continue;
+    return fail(ErrorCode::kNotFound, fmt::format("--{}: there is no folder '{}'", setting, folder),
+                setting);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -69,6 +89,7 @@ Result<ParsedArguments> ServeOptions::read(int argc, char** argv) {
   session.streams_to_clients = true;
   session.engine.seed = serve.seed;
   session.grammars = compile_grammars(server.grammars);
+  if (!arguments.help_shown) RUDDER_TRY_VOID(check_folders(session));
   return arguments;
 }
 

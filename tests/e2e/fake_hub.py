@@ -133,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
         page = entries[first:first + self.hub.page_size]
         headers = {"Content-Type": "application/json"}
         if first + len(page) < len(entries):
-            link = f"{self.hub.url}/api/models/{name}/tree/{revision}?recursive=true&cursor={first + len(page)}"
+            link = f"{self.hub.listing_url}/api/models/{name}/tree/{revision}?recursive=true&cursor={first + len(page)}"
             headers["Link"] = f'<{link}>; rel="next"'
         self.send_bytes(json.dumps(page).encode(), headers=headers)
 
@@ -240,6 +240,7 @@ class FakeHub:
         self.hosts = [Host(self, "hub", context), Host(self, "storage", context)]
         self.url = self.hosts[0].url
         self.storage_url = self.hosts[1].url
+        self.listing_url = self.url  # where its pages but the first are
 
     def add(self, name, files, **options):
         self.repositories[name] = Repository(files, **options)

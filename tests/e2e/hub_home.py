@@ -82,3 +82,12 @@ def home(tmp_path):
     with fake_hub() as hub:
         hub.add(NAME, demo_files())
         yield Home(hub, tmp_path)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True,
+                   capture_output=True)
+    return cert, key

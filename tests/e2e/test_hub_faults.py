@@ -9,7 +9,7 @@ import pytest
 
 from conftest import PATIENCE_S, wait_for
 from fake_hub import COMMIT, fake_hub, git_hash
-from hub_home import BIG, NAME, SERVED, Home, big_files, demo_files, home  # noqa: F401
+from hub_home import BIG, NAME, SERVED, Home, big_files, certificate, demo_files, home  # noqa: F401
 
 # Faults of the transfer.
 
@@ -245,15 +245,6 @@ def test_shards_of_an_index_are_fetched(home):
     folder = home.pull("org/parts")
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "m-1.safetensors", "m-2.safetensors",
                                                               "model.safetensors.index.json"]
-
-
-@pytest.fixture
-def certificate(tmp_path):
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
-                    "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True,
-                   capture_output=True)
-    return cert, key
 
 
 def test_tls_is_verified_and_not_left(tmp_path, certificate):

@@ -1,19 +1,25 @@
 """Models by name: siblings of what test_hub.py and test_hub_faults.py draw, over GGUF files, caches that were harmed, limits of
 the process, and words of a hostile hub."""
 
+import http.client
 import json
 import random
 import resource
+import select
 import shutil
+import socket
 import subprocess
+import threading
 import time
+import urllib.parse
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from conftest import BINARY
-from fake_hub import COMMIT, Fault
-from hub_home import NAME, SERVED, big_files, demo_files, home  # noqa: F401
+from fake_hub import COMMIT, Fault, Host, fake_hub
+from hub_home import NAME, SERVED, Home, big_files, certificate, demo_files, home  # noqa: F401
 
 GGUF = "org/x-GGUF"
 
@@ -50,6 +56,130 @@ def test_models_and_doctor_know_gguf_files(gguf):
     assert "not in the cache" not in there.stdout and "x-Q4_K_M.gguf" in there.stdout  # it is none: that is told
     gone = gguf.run("doctor", f"{GGUF}:Q8_0", "--port", "0", **offline)
     assert gone.returncode == 1 and "not in the cache" in gone.stdout
+
+
+def test_a_dynamic_quantisation_is_taken_for_another_only_where_that_is_known(home):  # noqa: F811
+    home.hub.add(GGUF, {"x-Q4_K_XL.gguf": b"GGUF four", "x-UD-Q4_K_XL.gguf": b"GGUF dynamic", "x-UD-Q2_K_XL.gguf": b"GGUF two"})
+    fetch_theirs(home, GGUF, "x-UD-Q4_K_XL.gguf")
+    offline = {"HF_HUB_OFFLINE": "1"}
+    assert "no Q4_K_XL" in home.refused(f"{GGUF}:Q4_K_XL", **offline)
+    assert home.pull(f"{GGUF}:UD-Q4_K_XL", **offline).name == "x-UD-Q4_K_XL.gguf"
+    assert home.pull(f"{GGUF}:Q4_K_XL").name == "x-Q4_K_XL.gguf"
+    assert home.pull(f"{GGUF}:Q2_K_XL").name == "x-UD-Q2_K_XL.gguf"  # nothing else can be meant
+    assert home.pull(f"{GGUF}:Q2_K_XL", **offline).name == "x-UD-Q2_K_XL.gguf"
+    assert home.pull(f"{GGUF}:Q4_K_XL", **offline).name == "x-Q4_K_XL.gguf"
+    doctor = home.run("doctor", f"{GGUF}:Q2_K_XL", "--port", "0", **offline)
+    assert "not in the cache" not in doctor.stdout, doctor.stdout
+
+
+# Where a listing goes on, and proxies.
+
+def test_a_listing_goes_on_at_another_host_without_the_token(home):  # noqa: F811
+    """As a mirror's does, which hands on the hub's own addresses; huggingface_hub follows it too."""
+    pages = home.hub.hosts[1]
+    pages.host_name = "pages"  # another origin that answers as the hub
+    home.hub.hosts.append(Host(home.hub, "storage"))
+    home.hub.storage_url, home.hub.listing_url = home.hub.hosts[2].url, pages.url
+    path = home.pull(NAME, HF_TOKEN=home.hub.token)
+    assert {file.name for file in path.iterdir() if file.is_file()} == set(SERVED)
+    asked = home.hub.requests("/tree/", "pages")
+    assert asked and all(request["token"] is None for request in asked)
+    assert all(request["token"] for request in home.hub.requests("/tree/", "hub"))
+
+
+def test_a_listing_does_not_leave_the_web_nor_go_round(home):  # noqa: F811
+    for link, word in [("file:///etc/passwd", "only http and https"), ("gopher://127.0.0.1/x", "only http and https")]:
+        home.hub.listing_url = link
+        assert word in home.refused(NAME)
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Of both kinds: whole addresses, and tunnels."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        if self.server.refuses:
+            return self.send_answer(self.server.refuses, [], b"")
+        url = urllib.parse.urlsplit(self.path)
+        to = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        to.request("GET", f"{url.path}?{url.query}", headers={k: v for k, v in self.headers.items() if k != "Proxy-Connection"})
+        answer = to.getresponse()
+        self.send_answer(answer.status, answer.getheaders(), answer.read())
+
+    def send_answer(self, status, headers, body):
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_CONNECT(self):
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        if self.server.refuses:
+            return self.send_answer(self.server.refuses, [], b"")
+        host, port = self.path.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=60) as to:
+            self.wfile.write(b"HTTP/1.1 200 tunnel\r\nX-Error-Message: of the proxy\r\n\r\n")
+            while True:
+                readable, _, _ = select.select([self.connection, to], [], [], 60)
+                for end in readable:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        self.close_connection = True
+                        return
+                    (to if end is self.connection else self.connection).sendall(data)
+
+
+@pytest.fixture
+def proxy():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    server.daemon_threads, server.seen, server.refuses = True, [], None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"])
+def test_a_proxy_is_asked_for_addresses_without_tls(home, proxy, variable):  # noqa: F811
+    path = home.pull(NAME, NO_PROXY="", **{variable: proxy.url})
+    assert (path / "model.safetensors").read_bytes() == demo_files()["model.safetensors"]
+    assert len(proxy.seen) >= len(home.hub.seen) > 3
+
+
+@pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
+def test_no_proxy_is_asked_for_hosts_that_have_none(home, proxy, variable):  # noqa: F811
+    others = {"NO_PROXY": "", "HTTP_PROXY": proxy.url, "http_proxy": proxy.url}
+    home.pull(NAME, **{**others, variable: "example.org,127.0.0.1"})
+    assert not proxy.seen
+
+
+@pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+def test_tls_goes_through_a_tunnel_and_the_token_is_not_shown_there(tmp_path, certificate, proxy, variable):  # noqa: F811
+    with fake_hub(certificate) as hub:
+        hub.add(NAME, demo_files())
+        home = Home(hub, tmp_path)  # noqa: F811
+        home.pull(NAME, SSL_CERT_FILE=str(certificate[0]), HF_TOKEN=hub.token, NO_PROXY="", **{variable: proxy.url})
+        assert {method for method, _, _ in proxy.seen} == {"CONNECT"}
+        assert not any("Authorization" in headers for _, _, headers in proxy.seen)
+
+
+def test_a_proxy_that_refuses_is_told_as_one(home, tmp_path, certificate, proxy):  # noqa: F811
+    proxy.refuses = 407
+    said = home.refused(NAME, NO_PROXY="", HTTP_PROXY=proxy.url, HF_TOKEN=home.hub.token)
+    assert "proxy" in said and "407" in said, said
+    with fake_hub(certificate) as hub:
+        hub.add(NAME, demo_files())
+        said = Home(hub, tmp_path).refused(NAME, SSL_CERT_FILE=str(certificate[0]), NO_PROXY="", HTTPS_PROXY=proxy.url)
+        assert "407" in said and "cannot be reached" in said, said
 
 
 def test_one_quantisation_is_not_removed_with_all(gguf):

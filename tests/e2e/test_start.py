@@ -2,13 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
 
-from conftest import BINARY, is_instrumented, run_rudder, serving
+from conftest import BINARY, DEMO, is_instrumented, run_rudder, serving
 
-FILES = {"--ssl-certfile": ["--ssl-keyfile", "KEY"], "--ssl-keyfile": ["--ssl-certfile", "KEY"], "--api-key-file": [],
+FILES = {"--config": [], "--ssl-certfile": ["--ssl-keyfile", "KEY"], "--ssl-keyfile": ["--ssl-certfile", "KEY"], "--api-key-file": [],
          "--steering-api-key-file": [], "--chat-template": [], "--steering-module": []}
 
 
@@ -22,6 +23,45 @@ def test_a_named_pipe_does_not_hang_it(tmp_path, flag):
     more = ["--enable-steering"] if flag == "--steering-module" else []
     done = run_rudder("serve", "--port", "0", flag, value, *others, *more, timeout=60)
     assert done.returncode in (1, 2) and "pipe" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/"])
+def test_a_device_or_a_folder_is_no_file_of_flags(path):
+    for flag in (["--config", path], [f"--config={path}"]):
+        done = run_rudder("serve", "--port", "0", *flag, timeout=60)
+        assert done.returncode in (1, 2) and "not a regular file" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "missing"])
+@pytest.mark.parametrize("flag, others", [("--lora-root", ["--enable-lora"]), ("--weights-root", []),
+                                          ("--dictionary-root", ["--enable-steering"]),
+                                          ("--capture-spill-dir", ["--capture-memory-mb", "4"])])
+def test_folders_that_are_looked_into_later_are_there(tmp_path, flag, others, kind):
+    path = tmp_path / "it"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "file":
+        path.write_text("")
+    done = run_rudder("serve", "--port", "0", flag, path, *others, timeout=60)
+    assert done.returncode in (1, 2) and str(path) in done.stderr and "no such folder" in done.stderr.replace("there is no", "no such"), done.stderr
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja", "chat_template.json", "generation_config.json",
+                                  "config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "dangling"])
+def test_what_is_no_file_of_a_model_is_named(tmp_path, file, kind):
+    """Files that a model may lack, too: a link of a cache whose file is gone is not a file that is not there."""
+    model = tmp_path / "model"
+    shutil.copytree(DEMO, model)
+    (model / file).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(model / file)
+    elif kind == "folder":
+        (model / file).mkdir()
+    else:
+        (model / file).symlink_to("/dev/zero" if kind == "device" else tmp_path / "gone")
+    done = run_rudder("generate", model, "--prompt", "Hello", "--max-tokens", 1, timeout=60)
+    assert done.returncode == 1 and file in done.stderr, done.stderr
 
 
 def test_keys_may_come_through_a_pipe_that_a_shell_opened():

@@ -367,32 +367,58 @@ Result<uint32_t> EbnfParser::character() {
   return static_cast<uint32_t>(c);
 }
 
+bool is_lark_directive(std::string_view line) {
+  constexpr std::array<std::string_view, 8> kDirectives = {
+      "%import", "%ignore", "%declare", "%override", "%extend", "%llguidance", "%lark", "%json"};
+  return std::ranges::any_of(kDirectives, [&](std::string_view word) {
+    return line.starts_with(word) &&
+           (line.size() == word.size() || !is_name_char(line[word.size()]));
+  });
+}
+
 // Whether the line begins as one of a Lark grammar: a rule with a colon, or a directive.
 bool is_lark_line(std::string_view line) {
-  if (line.starts_with('%')) return true;
-  if (line.starts_with('?') || line.starts_with('!')) line.remove_prefix(1);
+  if (is_lark_directive(line)) return true;
+  while (!line.empty() && std::string_view("?!@").find(line.front()) != std::string_view::npos) {
+    line.remove_prefix(1);
+  }
   size_t end = 0;
   while (end < line.size() && is_name_char(line[end])) ++end;  // with a priority: "name.2"
   if (end == 0) return false;
-  if (end < line.size() && line[end] == '{')
-    end = std::min(line.find('}', end), line.size() - 1) + 1;
+  if (end < line.size() && (line[end] == '{' || line[end] == '[')) {  // parameters, attributes
+    end = std::min(line.find(line[end] == '{' ? '}' : ']', end), line.size() - 1) + 1;
+  }
   line.remove_prefix(end);
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   return line.starts_with(':') && !line.starts_with("::");
 }
 
-// Whether the first line that says something is one of a Lark grammar, and no rule is of EBNF.
+// The name of a rule of EBNF, or of GBNF, and its "::=".
+bool is_ebnf_line(std::string_view line) {
+  size_t end = 0;
+  while (end < line.size() && is_name_char(line[end])) ++end;
+  line.remove_prefix(end);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  return end > 0 && line.starts_with("::=");
+}
+
+// Whether the first line that says something is one of a Lark grammar, or a later one is a
+// directive of it, and no rule is of EBNF.
 bool is_lark(std::string_view text) {
-  if (text.find("::=") != std::string_view::npos) return false;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a mark of UTF-8
+  bool is_first = true;
+  bool is_lark = false;
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\r\n"), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
     if (line.empty() || line.starts_with("//") || line.starts_with('#')) continue;
-    return is_lark_line(line);
+    if (is_ebnf_line(line)) return false;
+    is_lark = is_lark || (is_first ? is_lark_line(line) : is_lark_directive(line));
+    is_first = false;
   }
-  return false;
+  return is_lark;
 }
 
 }  // namespace

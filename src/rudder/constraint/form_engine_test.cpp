@@ -167,10 +167,15 @@ TEST(Ebnf, LarkIsToldByName) {
        {"start: \"a\" | \"b\"\n", "// a comment\n\n?start: sum\nsum: NUMBER (\"+\" NUMBER)*\n",
         "%import common.NUMBER\nstart: NUMBER", "!start.2 : x\nx: /[a-z]+/",
         "%llguidance {}\nstart: \"a\"",
-        "_list{item}: item (\",\" item)*\nstart: _list{A}\nA: \"a\""}) {
+        "_list{item}: item (\",\" item)*\nstart: _list{A}\nA: \"a\"", "@start: \"a\"\n",
+        "?!start: \"a\"", "\xEF\xBB\xBFstart: \"a\"", "start: \"::=\" x\r\nx: \"a\"",
+        "start\n  : \"a\"\n%ignore \" \"", "%declare A\nstart: A", "start: a\n%override a: \"b\"",
+        "%ignore /\\s+/", "%json {\"type\": \"string\"}", "start[capture=\"x\"]: \"a\"",
+        "start: /a::=b/", "start -> a : \"a\"\n%import common (A, B)"}) {
     EXPECT_NE(refused(text).find("is a Lark grammar"), std::string::npos) << text;
   }
-  for (const char* text : {"root = \"a\"", "root ::= a\nb: \"c\"", "root", "root ::= ", "::"}) {
+  for (const char* text : {"root = \"a\"", "root ::= a\nb: \"c\"", "root", "root ::= ", "::",
+                           "%token A\n%%", "root ::= a\n%ignore b", "%importance", "@"}) {
     EXPECT_EQ(refused(text).find("Lark"), std::string::npos) << text;
   }
 }

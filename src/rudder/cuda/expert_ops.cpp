@@ -10,6 +10,7 @@
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
+#include "rudder/cuda/kernels/experts/open_experts.h"
 #include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/load_scratch.h"
@@ -319,6 +320,97 @@ void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
   params.out = args.out.data;
   run_("combine_experts", {&args.x, &args.out},
        [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
+}
+
+namespace {
+
+OpenWeight open_weight(const ops::LinearWeight& weight) {
+  const CudaWeight& stored = cuda_weight(weight);
+  return {.form = expert_form_of(weight),
+          .weight = stored.weight.data,
+          .w_scale = pointer<float>(stored.scale),
+          .bias = stored.bias.data,
+          .out = weight.out,
+          .in = weight.in};
+}
+
+// Whether both products of the expert that every token has run with those of the chosen ones.
+bool opens_shared(const ops::OpenExpertsArgs& args) {
+  const OpenWeight first = open_weight(*args.shared.weight);
+  const OpenWeight next = open_weight(*args.shared.next);
+  return open_takes(first) && open_takes(next) &&
+         first.form == expert_form_of(*args.first.weight) &&
+         next.form == expert_form_of(*args.next);
+}
+
+}  // namespace
+
+bool ExpertOps::open_experts(const ops::OpenExpertsArgs& args) {
+  const ops::ExpertLinearArgs& first = args.first;
+  const bool has_shared = args.shared.weight != nullptr;
+  if (settings_.batch_invariant || first.chosen.shape[0] != 1 ||
+      !open_takes(open_weight(*first.weight)) || (has_shared && !opens_shared(args)) ||
+      !close_takes(open_weight(*args.next), has_shared ? args.shared.next->in : 0)) {
+    return false;
+  }
+  if (!reserve(first.chosen.shape.numel(), experts_of(*first.weight))) return false;
+  OpenExpertsParams params;
+  if (args.route.logits.empty()) {
+    params.route.tokens = first.chosen.shape[0];
+    params.route.experts = static_cast<int32_t>(experts_of(*first.weight));
+    params.route.k = static_cast<int32_t>(first.chosen.shape[1]);
+    params.route.chosen = pointer<int32_t>(first.chosen);
+    params.route.list = list_of(params.route.tokens, params.route.k, params.route.experts);
+  } else {
+    params.route = route_params(args.route);
+    run_router(args.route, params.route, false);
+  }
+  params.product = open_weight(*first.weight);
+  params.activation = *first.activation;
+  params.x = first.x.data;
+  params.x_scale = pointer<float>(first.x_scale);
+  params.y = first.out.data;
+  if (has_shared) {
+    params.shared = open_weight(*args.shared.weight);
+    params.shared_activation = args.shared.activation;
+    params.shared_y = args.shared.out.data;
+  }
+  params.num_sms = settings_.num_sms;
+  run_("open_experts", {&first.x, &first.out},
+       [&](cudaStream_t stream) { return launch_open_experts(params, stream); });
+  listed_ = {};
+  return true;
+}
+
+bool ExpertOps::close_experts(const ops::CloseExpertsArgs& args) {
+  const ops::ExpertLinearArgs& second = args.second;
+  const bool has_shared = args.shared.weight != nullptr;
+  CloseExpertsParams params;
+  params.product = open_weight(*second.weight);
+  params.k = static_cast<int32_t>(second.chosen.shape[1]);
+  if (settings_.batch_invariant || second.chosen.shape[0] != 1 ||
+      !close_takes(params.product, has_shared ? args.shared.weight->in : 0)) {
+    return false;
+  }
+  params.chosen = pointer<int32_t>(second.chosen);
+  params.weights = pointer<float>(args.sum.weights);
+  params.x = second.x.data;
+  params.shared = args.sum.shared.data;
+  params.shared_gate = args.sum.shared_gate.data;
+  params.y = args.sum.out.data;
+  if (has_shared) {
+    params.shared_weight = open_weight(*args.shared.weight);
+    params.shared_x = args.shared.x.data;
+    if (args.shared.gate != nullptr) {
+      params.gate_weight = cuda_weight(*args.shared.gate).weight.data;
+      params.gate_x = args.shared.gate_x.data;
+      params.gate_in = args.shared.gate->in;
+    }
+  }
+  params.num_sms = settings_.num_sms;
+  run_("close_experts", {&second.x, &args.sum.out},
+       [&](cudaStream_t stream) { return launch_close_experts(params, stream); });
+  return true;
 }
 
 std::string ExpertOps::hits_text() const {

@@ -49,6 +49,10 @@ class ExpertOps final : public ops::ExpertOps, public ops::RouterTapOps {
   void route_tapped(const ops::RouteTappedArgs& args) override;
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
+  // Of one token, without Settings::batch_invariant, in all forms but LowBits
+  // (kernels/experts/open_experts.h).
+  bool open_experts(const ops::OpenExpertsArgs& args) override;
+  bool close_experts(const ops::CloseExpertsArgs& args) override;
 
   // Room for the lists of every step. kUnsupported, "experts": more of them are chosen than the
   // kernels take.

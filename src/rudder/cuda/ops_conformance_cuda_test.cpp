@@ -13,6 +13,7 @@
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
 #include "rudder/testing/ops_conformance_latent.h"
+#include "rudder/testing/ops_conformance_open_experts.h"
 #include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
 #include "rudder/testing/ops_conformance_taps.h"
@@ -155,6 +156,7 @@ INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_ba
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTrees, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsRouters, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsOpenExperts, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsStates, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsLatent, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaTokens, OpsLatent, ::testing::ValuesIn(token_backends()), name_of);

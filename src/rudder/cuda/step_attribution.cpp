@@ -24,6 +24,8 @@ constexpr std::pair<std::string_view, std::string_view> kOpsByName[] = {
     {"gated_act", "gated_act"},
     {"route", "route"},
     {"expert_product", "expert_linear"},
+    {"open_kernel", "open_experts"},
+    {"close_kernel", "close_experts"},
     {"few_pairs", "expert_linear"},
     {"convolve", "convolve"},
     {"recur", "recur"},

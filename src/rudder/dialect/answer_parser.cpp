@@ -103,6 +103,7 @@ class TextSplitter {
   bool opens_again(char byte);
   std::string read_call(char byte);
   void end_thoughts(bool by_call);
+  void drop_calls(size_t behind);
   void finish_call();
   TrimmedText& text() { return thinking_ ? thoughts_ : content_; }
 
@@ -291,6 +292,7 @@ std::string TextSplitter::read_call(char byte) {
     may_be_unopened_ = takes_unopened_;
     return {};
   }
+  drop_calls(reader_->bytes_behind_calls());
   reader_.reset();
   broke_off_ = taken_;
   std::string again = std::exchange(kept_, {});
@@ -301,6 +303,15 @@ std::string TextSplitter::read_call(char byte) {
     again.erase(0, as_text);
   }
   return again;
+}
+
+// Of the text that the reader has not taken, all but the last `behind` bytes are calls.
+void TextSplitter::drop_calls(size_t behind) {
+  if (behind == std::string::npos) return;
+  if (thinking_) end_thoughts(true);
+  content_.mark();
+  taken_ = true;
+  kept_.erase(0, kept_.size() - std::min(behind, kept_.size()));
 }
 
 void TextSplitter::finish_call() {
@@ -314,6 +325,7 @@ void TextSplitter::finish_call() {
   }
   const int32_t calls_before = sink_.num_calls();
   const bool is_text = reader_->finish(sink_);
+  if (is_text) drop_calls(reader_->bytes_behind_calls());
   reader_.reset();
   if (taken_ || sink_.num_calls() > calls_before) {
     if (thinking_) end_thoughts(true);
@@ -322,7 +334,12 @@ void TextSplitter::finish_call() {
   if (!is_text) return;
   const std::string kept = std::exchange(kept_, {});
   if (!thinking_) {
-    if (!must_call_) content_.push(kept);
+    if (must_call_) return;
+    if (!taken_) return content_.push(kept);
+    // Behind calls: marks too many are no text there.
+    broke_off_ = true;
+    for (const char byte : kept) push(byte);
+    if (reader_) finish_call();  // of fewer bytes
     return;
   }
   // The thoughts may have ended in what seemed to be a call.

@@ -216,6 +216,72 @@ TEST(AnswerParser, GemmasKeysAreAnyText) {
 
 // A colon of the value is none of the key: of a time, of an address, and where what is in front of
 // it is no argument of the tool but begins with one.
+TEST(AnswerParser, GemmasCallsMayBeWrittenAsOthersWriteThem) {
+  const ParserSetup setup = setup_of("gemma4");
+  const auto read = [&](const std::string& call) {
+    return parse_line(setup, "<|tool_call>" + call + "<tool_call|>");
+  };
+  const std::string quote = R"(<|"|>)";
+  for (const std::string call :
+       {"call:f(n:1)", "call:f(n=1)", "f(n:1)", "f(n = 1)", "CALL:f{n:1}", "Call:f{n:1}",
+        "Call: f {n: 1}", "CALL f{n:1}", "call:f:{n:1}", "call:f({n:1})", "call:f({\"n\": 1})",
+        "call:f(n:1", "call:f( n : 1 ))", "call:{\"name\": \"f\", \"arguments\": {\"n\": 1}}"}) {
+    const std::string line = read(call);
+    EXPECT_TRUE(line == "||f({\"n\": 1})") << call << " -> " << line;
+  }
+  EXPECT_EQ(read("call:f(s:" + quote + "a) b" + quote + ", n:2)"), R"(||f({"s": "a) b", "n": 2}))");
+  EXPECT_EQ(read("call:f(s:see (a, b) there, n:2)"), R"(||f({"s": "see (a, b) there", "n": 2}))");
+  EXPECT_EQ(read("call:f(list:[1,2], s:x)"), R"(||f({"list": [1, 2], "s": "x"}))");
+  EXPECT_EQ(read("call:f()"), "||f({})");
+  EXPECT_EQ(read("call:f(n:1)CALL:get_weather(days:2)"),
+            R"(||f({"n": 1})|get_weather({"days": 2}))");
+  EXPECT_EQ(parse_line(setup, "<|tool_call>call:f(n:"), "||f({\"n\": )");
+  EXPECT_EQ(parse_line(setup, "CALL:f{n:1}<tool_call|>"), R"(||f({"n": 1}))");
+  EXPECT_EQ(parse_line(setup, "f(n:1)<tool_call|>"), R"(||f({"n": 1}))");
+  // What is no call by these forms is content, whole.
+  for (const std::string text : {"call:f (see below)", "call:f(1, 2)", "I will call f now.",
+                                 "f (the function)", "recall:f{n:1}", "Calling f(n:1) now."}) {
+    EXPECT_EQ(read(text), "<|tool_call>" + text + "<tool_call|>|") << text;
+  }
+}
+
+TEST(AnswerParser, TextBehindGemmasCallsIsContent) {
+  const ParserSetup setup = setup_of("gemma4");
+  EXPECT_EQ(parse_line(setup, "<|tool_call>call:f{n:1} I call it. <tool_call|> Bye"),
+            R"(I call it. Bye||f({"n": 1}))");
+  EXPECT_EQ(parse_line(setup, "<|tool_call>call:f{n:1}\nI call it."), R"(I call it.||f({"n": 1}))");
+  EXPECT_EQ(
+      parse_line(
+          setup,
+          "Hi. <|tool_call>call:f{n:1} and\n<|tool_call>call:get_weather{days:2}<tool_call|>"),
+      R"(Hi. and||f({"n": 1})|get_weather({"days": 2}))");
+  EXPECT_EQ(parse_line(setup, "<|tool_call>call:f{n:1}call:f{n:2} then <tool_c"),
+            R"(then <tool_c||f({"n": 1})|f({"n": 2}))");
+}
+
+TEST(AnswerParser, TextBehindAQwenCallIsContent) {
+  const ParserSetup setup = setup_of("qwen3_coder");
+  const std::string begin = "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n";
+  const std::string call = R"(||f({"s": "a"}))";
+  EXPECT_EQ(parse_line(setup, begin + "</function>\nI did it."), "I did it." + call);
+  EXPECT_EQ(parse_line(setup, begin + "I did it."), "I did it." + call);
+  EXPECT_EQ(parse_line(setup, begin + "</function>\nI did it.\n</tool_call>\nBye"),
+            "I did it.\nBye" + call);
+  EXPECT_EQ(
+      parse_line(setup, "<tool_call><function=f><parameter=s>a</parameter></function> I did it."),
+      "I did it." + call);
+  EXPECT_EQ(
+      parse_line(
+          setup,
+          begin +
+              "</function>\nAnd <tool_call>\n<function=get_weather>\n</function>\n</tool_call>"),
+      "And" + call + "|get_weather({})");
+  // A later mark shows that it was text of the value.
+  EXPECT_EQ(
+      parse_line(setup, begin + "</function>\nI did it.\n</parameter>\n</function>\n</tool_call>"),
+      R"(||f({"s": "a\n</parameter>\n</function>\nI did it."}))");
+}
+
 TEST(AnswerParser, GemmasKeysMayLackTheirColon) {
   const ParserSetup setup = setup_of("gemma4");
   const std::vector<std::pair<std::string, std::string>> cases = {

@@ -1,5 +1,6 @@
 #include "rudder/dialect/braced_literals.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 
@@ -7,6 +8,18 @@
 #include "rudder/dialect/json_scanner.h"
 
 namespace rudder::dialect {
+
+bool begins_call_mark(std::string_view text) {
+  return text.size() <= kCallMark.size() &&
+         std::equal(text.begin(), text.end(), kCallMark.begin(), [](char a, char b) {
+           return std::tolower(static_cast<unsigned char>(a)) == b;
+         });
+}
+
+bool is_call_mark(std::string_view text) {
+  return text.size() == kCallMark.size() && begins_call_mark(text);
+}
+
 namespace internal {
 namespace {
 
@@ -16,6 +29,12 @@ bool is_braced_name_byte(char byte) {
   const auto code = static_cast<unsigned char>(byte);
   return std::isalnum(code) != 0 || code >= 0x80 ||
          std::string_view("_.-$").find(byte) != std::string_view::npos;
+}
+
+// The word of a call's mark, in front of `text`: the bytes of it.
+size_t call_length(std::string_view text) {
+  constexpr size_t kWord = kCallMark.size() - 1;
+  return text.size() >= kWord && begins_call_mark(text.substr(0, kWord)) ? kWord : 0;
 }
 
 size_t name_length(std::string_view text) {
@@ -42,16 +61,15 @@ bool BracedParser::at_end() {
 }
 
 std::string BracedParser::take_name(bool* is_marked) {
-  constexpr std::string_view kCall = "call";
   skip_blanks();
   std::string_view rest = text_;
-  if (rest.starts_with(kCall)) {
-    rest.remove_prefix(kCall.size());
+  if (const size_t call = call_length(rest); call > 0) {
+    rest.remove_prefix(call);
     while (!rest.empty() && is_blank(rest.front())) rest.remove_prefix(1);
     if (rest.starts_with(':')) {
       *is_marked = true;
       text_ = rest.substr(1);
-    } else if (rest.size() + kCall.size() < text_.size()) {
+    } else if (rest.size() + call < text_.size()) {
       text_ = rest;  // its colon alone is missing
     }
   } else if (take(":")) {
@@ -61,19 +79,37 @@ std::string BracedParser::take_name(bool* is_marked) {
   const size_t length = name_length(text_);
   tool_ = text_.substr(0, length);
   text_.remove_prefix(length);
-  if (*is_marked && tool_ == kCall && at(":")) {  // the mark once more
+  if (*is_marked && call_length(tool_) == tool_.size() && at(":")) {  // the mark once more
     text_.remove_prefix(1);
     return take_name(is_marked);
   }
   return tool_;
 }
 
-bool BracedParser::at_brace() {
+bool BracedParser::at_arguments() {
   skip_blanks();
-  return at("{");
+  std::string_view behind = text_;
+  if (behind.starts_with(':')) behind.remove_prefix(1);
+  while (!behind.empty() && is_blank(behind.front())) behind.remove_prefix(1);
+  if (behind.starts_with('{') || behind.starts_with('(')) text_ = behind;
+  return at("{") || (at("(") && begins_arguments());
+}
+
+// Whether what stands in the parentheses is arguments by name, or none, or an
+// object of them: prose stands in parentheses too.
+bool BracedParser::begins_arguments() const {
+  std::string_view inside = text_.substr(1);
+  while (!inside.empty() && is_blank(inside.front())) inside.remove_prefix(1);
+  if (inside.starts_with('{') || inside.starts_with(')') || begins_pair(inside)) return true;
+  return is_cut_ && name_length(inside) == inside.size();
 }
 
 bool BracedParser::take_arguments(std::string* out) {
+  in_parentheses_ = false;
+  if (take("(")) {
+    skip_blanks();
+    in_parentheses_ = !at("{");
+  }
   return take_pairs(out);
 }
 
@@ -143,10 +179,13 @@ bool BracedParser::take_pairs(std::string* out) {
   bool first = true;
   while (true) {
     while (!text_.empty() && (is_blank(text_.front()) || at(","))) text_.remove_prefix(1);
-    if (take("}")) break;
     if (text_.empty()) {
       if (is_cut_) return false;
       break;  // a brace too few
+    }
+    if (closes(text_.front())) {
+      text_.remove_prefix(1);
+      break;
     }
     if (at_any("])")) {  // of what is around it, or one too many
       if (depth_ > 0) break;
@@ -208,7 +247,7 @@ bool BracedParser::take_string(std::string_view end, std::string* out) {
   const bool is_whole = take(end);
   // Its end alone is missing: the brackets behind it are not of the string.
   if (!is_whole && !is_cut_) {
-    while (!decoded.empty() && (is_blank(decoded.back()) || decoded.back() == '}')) {
+    while (!decoded.empty() && (is_blank(decoded.back()) || closes(decoded.back()))) {
       decoded.pop_back();
     }
   }
@@ -235,11 +274,17 @@ bool BracedParser::begins_pair_behind(size_t length) const {
 // A word, a number, or a string without quotes.
 void BracedParser::take_bare(std::string* out, bool in_list) {
   size_t length = 0;
-  while (length < text_.size() && text_[length] != '}') {
+  int opened = 0;  // parentheses
+  while (length < text_.size() && (opened > 0 || !closes(text_[length]))) {
+    if (text_[length] == '}') break;
+    if (text_[length] == '(') ++opened;
+    if (text_[length] == ')') --opened;
     if (in_list && (text_[length] == ',' || text_[length] == ']')) break;
     if (!in_list && text_[length] == ',' && begins_pair_behind(length)) break;
     const bool is_first_comma = text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
-    if (is_first_comma && text_.find_first_not_of(" \n\r\t,}", length) == text_.npos) break;
+    if (is_first_comma &&
+        text_.find_first_not_of(in_parentheses_ ? " \n\r\t,)" : " \n\r\t,}", length) == text_.npos)
+      break;
     ++length;
   }
   std::string_view word = text_.substr(0, length);
@@ -282,28 +327,34 @@ bool BracedParser::take_value(std::string* out, bool in_list) {
 
 }  // namespace internal
 
-std::vector<LooseCall> parse_braced_calls(std::string_view text, std::string_view quote,
-                                          bool is_cut, const CallSink& sink) {
+BracedCalls parse_braced_calls(std::string_view text, std::string_view quote, bool is_cut,
+                               const CallSink& sink) {
   internal::BracedParser parser(text, quote, is_cut, sink);
-  std::vector<LooseCall> calls;
+  BracedCalls found;
   while (!parser.at_end()) {
+    const std::string_view rest = parser.rest();
     bool is_marked = false;
     LooseCall call;
     call.name = parser.take_name(&is_marked);
-    if (call.name.empty()) return {};
-    const bool has_brace = parser.at_brace();
-    const bool may_be = has_brace ? is_marked || sink.knows(call.name) : is_marked && !is_cut;
-    if (!may_be) return {};
-    if (!has_brace) {
+    const bool has_arguments = !call.name.empty() && parser.at_arguments();
+    bool may_be = has_arguments ? is_marked || sink.knows(call.name) : is_marked && !is_cut;
+    bool is_whole = true;
+    if (call.name.empty()) {
+      may_be = false;
+    } else if (has_arguments && may_be) {
+      is_whole = parser.take_arguments(&call.arguments);
+    } else if (may_be) {
       call.arguments = "{}";
-      if (!parser.at_end()) return {};  // prose
-    } else if (!parser.take_arguments(&call.arguments)) {
-      calls.push_back(std::move(call));
+      may_be = parser.at_end();  // else prose
+    }
+    if (!may_be) {
+      found.behind = rest;
       break;
     }
-    calls.push_back(std::move(call));
+    found.calls.push_back(std::move(call));
+    if (!is_whole) break;
   }
-  return calls;
+  return found;
 }
 
 }  // namespace rudder::dialect

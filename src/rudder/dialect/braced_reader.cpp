@@ -21,16 +21,18 @@ class BracedReader final : public CallReader {
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink) override;
+  size_t bytes_behind_calls() const override { return behind_; }
 
  private:
   Step quote();
   Step end(CallSink& sink);
   Step next_call(CallSink& sink);
   Step in_next_call(char byte, CallSink& sink);
-  std::vector<LooseCall> calls_of(std::string_view source, bool is_cut, const CallSink& sink) const;
-  bool tell(std::string_view source, bool is_cut, CallSink& sink) const;
-  bool tell_all(CallSink& sink) const;
-  void tell_taken(size_t end, CallSink& sink) const;
+  BracedCalls calls_of(std::string_view source, bool is_cut, const CallSink& sink) const;
+  bool tell(std::string_view source, bool is_cut, CallSink& sink);
+  bool tell_all(size_t mark_bytes, CallSink& sink);
+  void tell_taken(size_t end, CallSink& sink);
+  bool is_json(char byte) const;
 
   const ToolDialect& dialect_;
   MarkFinder marks_;
@@ -40,39 +42,52 @@ class BracedReader final : public CallReader {
   std::optional<size_t> end_in_string_;  // where the call ends if its string has no end
   size_t taken_ = 0;                     // of source_: the last of them
   std::optional<std::string> next_;      // behind the mark of another call, if it is one
+  size_t behind_ = std::string::npos;    // as bytes_behind_calls()
 };
 
-std::vector<LooseCall> BracedReader::calls_of(std::string_view source, bool is_cut,
-                                              const CallSink& sink) const {
+BracedCalls BracedReader::calls_of(std::string_view source, bool is_cut,
+                                   const CallSink& sink) const {
   return parse_braced_calls(source, dialect_.quote, is_cut, sink);
 }
 
-bool BracedReader::tell(std::string_view source, bool is_cut, CallSink& sink) const {
-  const std::vector<LooseCall> calls = calls_of(source, is_cut, sink);
-  for (const LooseCall& call : calls) {
+bool BracedReader::tell(std::string_view source, bool is_cut, CallSink& sink) {
+  const BracedCalls found = calls_of(source, is_cut, sink);
+  for (const LooseCall& call : found.calls) {
     sink.begin(call.name);
     sink.arguments(call.arguments);
   }
-  return !calls.empty();
+  behind_ = found.calls.empty() || found.behind.empty() ? std::string::npos : found.behind.size();
+  return !found.calls.empty();
 }
 
-// What was taken for a call whose string had no end is that call, if the string
-// went on and nothing came of it.
-bool BracedReader::tell_all(CallSink& sink) const {
-  if (tell(source_, false, sink)) return true;
+// In front of a mark of `mark_bytes`. What was taken for a call whose string had no end is that
+// call, if the string went on and nothing came of it.
+bool BracedReader::tell_all(size_t mark_bytes, CallSink& sink) {
+  if (tell(source_, false, sink)) {
+    if (behind_ != std::string::npos) behind_ += mark_bytes;
+    return true;
+  }
   if (taken_ > 0) tell_taken(taken_, sink);
   return false;
 }
 
-void BracedReader::tell_taken(size_t end, CallSink& sink) const {
+void BracedReader::tell_taken(size_t end, CallSink& sink) {
   const std::string_view source = std::string_view(source_).substr(0, end);
   if (!tell(source, false, sink)) tell(source, true, sink);
+  behind_ = std::string::npos;  // it has been taken
+}
+
+// Behind the mark, or "call:" too.
+bool BracedReader::is_json(char byte) const {
+  if (byte != '{') return false;
+  const std::string_view begun = trimmed(source_);
+  return begun.empty() || is_call_mark(begun);
 }
 
 CallReader::Step BracedReader::push(char byte, CallSink& sink) {
   if (json_) return json_->push(byte, sink);
   if (next_) return in_next_call(byte, sink);
-  if (byte == '{' && source_.find_first_not_of(" \n") == std::string::npos) {
+  if (is_json(byte)) {
     json_ = make_json_reader(dialect_, false);
     return json_->push(byte, sink);
   }
@@ -91,9 +106,12 @@ CallReader::Step BracedReader::quote() {
 }
 
 CallReader::Step BracedReader::end(CallSink& sink) {
-  if (!in_string_) return tell_all(sink) ? Step::kEnd : Step::kStray;
+  if (!in_string_) {
+    const bool is_end = tell_all(dialect_.end.size(), sink) && behind_ == std::string::npos;
+    return is_end ? Step::kEnd : Step::kStray;
+  }
   const bool is_first = !end_in_string_;
-  if (is_first && calls_of(source_, true, sink).empty()) {
+  if (is_first && calls_of(source_, true, sink).calls.empty()) {
     if (taken_ > 0) tell_taken(taken_, sink);
     return Step::kStray;
   }
@@ -112,21 +130,20 @@ CallReader::Step BracedReader::next_call(CallSink& sink) {
     }
     return Step::kMore;
   }
-  if (!tell_all(sink)) return Step::kStray;
+  if (!tell_all(dialect_.begin.size(), sink) || behind_ != std::string::npos) return Step::kStray;
   source_.clear();
   taken_ = 0;
   return Step::kTaken;
 }
 
 CallReader::Step BracedReader::in_next_call(char byte, CallSink& sink) {
-  constexpr std::string_view kCall = "call:";
   *next_ += byte;
   const std::string_view begun = trimmed(*next_);
-  if (begun == kCall) {
+  if (is_call_mark(begun)) {
     tell_taken(*end_in_string_, sink);
     return Step::kStray;  // what is behind the end is the answer's again
   }
-  if (kCall.starts_with(begun)) return Step::kMore;
+  if (begins_call_mark(begun)) return Step::kMore;
   source_ += dialect_.begin;
   Step step = Step::kMore;
   const std::string bytes = *std::exchange(next_, std::nullopt);
@@ -143,7 +160,9 @@ bool BracedReader::finish(CallSink& sink) {
   }
   const bool is_call = tell(source_, true, sink);  // what may begin a mark is of no call
   if (!is_call && taken_ > 0) tell_taken(taken_, sink);
-  return !is_call;
+  if (behind_ == std::string::npos) return !is_call;
+  behind_ += marks_.take_held().size();
+  return true;
 }
 
 }  // namespace

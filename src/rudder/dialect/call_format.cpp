@@ -323,7 +323,12 @@ bool is_of_messages(const ParserSetup& setup) {
 json::object arguments_schema(const CallableTool& tool) {
   const json::object* given = tool.parameters != nullptr ? tool.parameters->if_object() : nullptr;
   json::object schema = given != nullptr ? *given : json::object();
-  schema.emplace("type", "object");
+  for (const char* keyword : {"$defs", "additionalProperties", "definitions", "description",
+                              "patternProperties", "properties", "required", "title"}) {
+    const json::value* said = schema.if_contains(keyword);
+    if (said != nullptr && said->is_null()) schema.erase(keyword);  // as some clients leave it out
+  }
+  schema["type"] = "object";  // of several the one that arguments have
   if (FieldFinder(schema).names_none(schema)) schema["additionalProperties"] = false;
   return schema;
 }

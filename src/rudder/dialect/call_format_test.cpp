@@ -71,6 +71,8 @@ TEST(CallFormat, ParametersThatNameNoFieldAreNone) {
         R"({"$schema":"x","title":"t","type":"object","properties":{},"required":[],"$defs":{}})",
         R"({"properties":null,"required":null})", R"({"patternProperties":{}})",
         R"({"minProperties":0,"dependentRequired":{}})", R"({"allOf":[]})",
+        R"({"type":["object","null"],"properties":{}})", R"({"type":null,"$defs":null})",
+        R"({"type":["object"],"properties":null,"additionalProperties":null})",
         R"({"allOf":[{"type":"object","properties":{}},{}]})",
         R"({"anyOf":[{"type":"object","properties":{}},{"title":"t"}]})",
         R"({"$ref":"#/$defs/E","$defs":{"E":{"type":"object","properties":{}}}})",

@@ -80,6 +80,11 @@ std::string CallSink::make_id(std::string_view name) {
 }
 
 void CallSink::begin(std::string_view name) {
+  constexpr std::string_view kNamespace =
+      "functions.";  // of Kimi K2 and Harmony; others write it too
+  if (name.starts_with(kNamespace) && !knows(name) && knows(name.substr(kNamespace.size()))) {
+    name.remove_prefix(kNamespace.size());
+  }
   told_.clear();
   if (num_calls_++ >= setup_.max_calls) return;
   ToolCallDelta call;

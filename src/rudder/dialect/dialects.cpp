@@ -105,6 +105,11 @@ constexpr std::array kTools = {
                 .begin = "<TOOLCALL>",
                 .end = "</TOOLCALL>",
                 .list = true},
+    ToolDialect{.name = "lfm2",
+                .form = CallForm::kPythonic,
+                .begin = "<|tool_call_start|>",
+                .end = "<|tool_call_end|>",
+                .list = true},
     ToolDialect{.name = "jamba", .begin = "<tool_calls>", .end = "</tool_calls>", .list = true},
     ToolDialect{.name = "olmo3",
                 .form = CallForm::kPythonic,
@@ -130,7 +135,8 @@ constexpr std::array kReasoning = {
 
 constexpr std::array kToolTraces = {
     Trace{{"<|channel|>", "<|message|>"}, "harmony"},
-    Trace{{"<tool_call>", "<arg_key>"}, ""},  // GLM 4.5
+    Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
+    Trace{{"<|reserved_special_token_249|>"}, ""},  // Functionary 2.5
     Trace{{"<seed:tool_call>", "<function="}, "seed_oss"},
     Trace{{">>>all"}, "functionary_v3_2"},
     Trace{{">>>${recipient}"}, "functionary_v3_2"},
@@ -138,6 +144,9 @@ constexpr std::array kToolTraces = {
     Trace{{"<｜tool▁calls▁begin｜>"}, "deepseek_v31"},
     Trace{{"<|tool_calls_section_begin|>"}, "kimi_k2"},
     Trace{{"<TOOLCALL>"}, "nemotron"},
+    Trace{{"<|tool_call_start|>", "```python"}, ""},  // MiniCPM 3
+    Trace{{"<|tool_call_start|>"}, "lfm2"},
+    Trace{{"<|tool_list_start|>"}, "lfm2"},
     // ToolACE, and what vLLM brings for Llama 3.2, Llama 4 and Gemma 3.
     Trace{{"[func_name1("}, "pythonic"},
     Trace{{"<function=", "<tool_call>"}, "qwen3_coder"},

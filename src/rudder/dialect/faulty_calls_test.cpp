@@ -189,6 +189,73 @@ TEST(FaultyCalls, AMissingEndIsAssumed) {
   });
 }
 
+// The mark behind calls missing or late, and text behind the call.
+TEST(FaultyCalls, TextBehindACallIsNoneOfIt) {
+  with_every_dialect(7, [](const ToolDialect& dialect, CallWriter& writer) {
+    // These end where a message does.
+    if (dialect.form == CallForm::kHarmony) return;
+    const std::string s = writer.text();
+    const Written call = writer.write(s, "5");
+    const std::vector<std::string> prose = {"Done, then.", "I looked (it is 5): see a}b, c: d.",
+                                            "f is called\n\nand so on"};
+    const std::string& text = prose[static_cast<size_t>(writer.roll(3))];
+    const std::string gap = writer.roll(2) == 0 ? "\n" : "\n\n";
+    const json::value arguments = {{"s", s}, {"n", 5}};
+    expect_call(dialect, call.opener + call.call + gap + text, arguments, text);
+    // Marks that may be of other text stay where they are.
+    if (call.closer.empty() || dialect.begin.starts_with(dialect.end)) return;
+    expect_call(dialect, call.opener + call.call + gap + text + "\n" + call.closer, arguments,
+                text);
+  });
+}
+
+// Forms of calls that models were taught elsewhere: the call is read, with all its arguments.
+TEST(FaultyCalls, ArgumentsUnderOtherNamesAreArguments) {
+  const std::string call = R"(||f({"n": 1}))";
+  for (const std::string key : {"arguments", "parameters", "args", "params", "input"}) {
+    const std::string object = R"({"name": "f", ")" + key + R"(": {"n": 1}})";
+    EXPECT_EQ(parse_line(setup_of("hermes"), "<tool_call>" + object + "</tool_call>"), call) << key;
+    EXPECT_EQ(parse_line(setup_of("llama3_json"), object), call) << key;
+    EXPECT_EQ(parse_line(setup_of("mistral"), "[TOOL_CALLS][" + object + "]"), call) << key;
+  }
+  EXPECT_EQ(parse_line(setup_of("llama3_json"), R"({"function": "f", "parameters": {"n": 1}})"),
+            call);
+  EXPECT_EQ(parse_line(setup_of("gemma4"), "<|tool_call>call:functions.f{n:1}<tool_call|>"), call);
+  EXPECT_EQ(
+      parse_line(setup_of("qwen3_coder"),
+                 "<tool_call>\n<function=\"f\">\n<parameter='n'>\n1\n</parameter>\n"
+                 "</function>\n</tool_call>\n<tool_call><function=\"f\"></function></tool_call>"),
+      call + "|f({})");
+}
+
+TEST(FaultyCalls, CommasTooManyAndQuotesTooFewAreMended) {
+  const std::string given = R"({"list": [1, 2, ], "s": "a,}", "n": 1, })";
+  const std::string call = R"(||f({"list": [1, 2 ], "s": "a,}", "n": 1 }))";
+  const std::string object = R"({"name": "f", "arguments": )" + given + ",}";
+  EXPECT_EQ(parse_line(setup_of("hermes"), "<tool_call>\n" + object + "\n</tool_call>"), call);
+  EXPECT_EQ(parse_line(setup_of("llama3_json"), object), call);
+  EXPECT_EQ(parse_line(setup_of("xlam"), "[" + object + ",]"), call);
+  EXPECT_EQ(parse_line(setup_of("mistral"), "[TOOL_CALLS]f[ARGS]" + given), call);
+  EXPECT_EQ(parse_line(setup_of("functionary_v3_1"), "<function=f>" + given + "</function>"), call);
+  EXPECT_EQ(parse_line(setup_of("functionary_v3_2"), "f\n" + given), call);
+  EXPECT_EQ(parse_line(setup_of("qwen3_coder"),
+                       "<tool_call><function=f>" + given + "</function></tool_call>"),
+            call);
+  EXPECT_EQ(parse_line(setup_of("harmony"),
+                       "<|channel|>commentary to=functions.f <|constrain|>json<|message|>" + given +
+                           "<|call|>"),
+            call);
+  // Keys without quotes have them put around.
+  EXPECT_EQ(parse_line(setup_of("hermes"),
+                       R"(<tool_call>{"name": "f", "arguments": {n: 1, s: "x"}}</tool_call>)"),
+            R"(||f({"n": 1, "s": "x"}))");
+  EXPECT_EQ(parse_line(setup_of("mistral"), R"([TOOL_CALLS]f[ARGS]{"s": "x", n: 1})"),
+            R"(||f({"s": "x", "n": 1}))");
+  // Where they are none before a bracket they stay where they are.
+  EXPECT_EQ(parse_line(setup_of("mistral"), R"([TOOL_CALLS]f[ARGS]{"n": 1, x})"),
+            R"(||f({"n": 1, x}))");
+}
+
 // Cut anywhere: nothing, or a call whose arguments are not closed, or are all there.
 TEST(FaultyCalls, ACutCallHasCutArguments) {
   with_every_dialect(6, [](const ToolDialect& dialect, CallWriter& writer) {

@@ -116,12 +116,12 @@ class CallText {
 
   void begin(std::string_view name) {
     sink_.begin(name);
-    scanner_.reset();
+    arguments_.reset();
     broken_.clear();
     state_ = State::kBegin;
   }
   // Marks are text there.
-  bool in_string() const { return state_ == State::kJson && scanner_.in_string(); }
+  bool in_string() const { return state_ == State::kJson && arguments_.in_string(); }
   bool is_done() const { return state_ == State::kDone; }
   // False: the arguments were over before it, it is no part of the call.
   bool push(char byte) {
@@ -132,14 +132,9 @@ class CallText {
     }
     if (state_ == State::kJson) {
       std::string text;
-      if (scanner_.in_string()) {
-        append_string_byte(text, byte);
-      } else {
-        text.push_back(byte);
-      }
-      const JsonScanner::Step step = scanner_.push(byte);
+      const JsonScanner::Step step = arguments_.push(byte, &text);
+      sink_.arguments(text);
       if (step != JsonScanner::Step::kBad) {
-        sink_.arguments(text);
         if (step == JsonScanner::Step::kDone) state_ = State::kDone;
         return true;
       }
@@ -159,7 +154,7 @@ class CallText {
   enum class State : uint8_t { kBegin, kJson, kBroken, kDone };
 
   CallSink& sink_;
-  JsonScanner scanner_;
+  JsonCopier arguments_;
   std::string broken_;
   State state_ = State::kBegin;
 };

@@ -154,7 +154,7 @@ class HeadedReader final : public CallReader {
   State state_;
   std::string header_;
   std::string tag_;
-  JsonScanner scanner_;
+  JsonCopier arguments_;
   MarkFinder ends_;
   std::string broken_;
 };
@@ -178,7 +178,7 @@ CallReader::Step HeadedReader::begin_arguments(CallSink& sink) {
   if (header.is != Header::Is::kWhole || name.empty()) return Step::kStray;
   if ((bare_ || !header.has_separator) && !sink.knows(name)) return Step::kStray;
   sink.begin(name);
-  scanner_.reset();
+  arguments_.reset();
   state_ = State::kArguments;
   return arguments('{', sink);
 }
@@ -228,17 +228,12 @@ bool HeadedReader::may_end_here() const {
 
 CallReader::Step HeadedReader::arguments(char byte, CallSink& sink) {
   std::string text;
-  if (scanner_.in_string()) {
-    append_string_byte(text, byte);
-  } else {
-    text.push_back(byte);
-  }
-  const JsonScanner::Step step = scanner_.push(byte);
+  const JsonScanner::Step step = arguments_.push(byte, &text);
+  sink.arguments(text);
   if (step == JsonScanner::Step::kBad) {
     state_ = State::kBroken;
     return broken(byte, sink);
   }
-  sink.arguments(text);
   if (step == JsonScanner::Step::kDone) {
     tag_.clear();
     state_ = State::kAfter;

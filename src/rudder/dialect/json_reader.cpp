@@ -1,6 +1,7 @@
 // Calls as JSON: {"name": "f", "arguments": {...}}, and the form of newer Mistral models in which
 // the name stands before its arguments: f[ARGS]{...}.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -48,7 +49,8 @@ class CallObject {
 
   bool must_know_;
   State state_ = State::kFirstKey;
-  JsonScanner scanner_;
+  JsonScanner scanner_;  // of other values
+  JsonCopier arguments_;
   JsonStringReader string_;
   std::string key_;
   std::string name_;
@@ -83,8 +85,11 @@ CallObject::Step CallObject::begin_value(char byte, CallSink& sink) {
   if (is_blank(byte)) return Step::kMore;
   scanner_.reset();
   string_.reset();
-  const bool arguments = key_ == "arguments" || key_ == "parameters";
-  if (key_ == "name" && !has_name_) {
+  constexpr std::array<std::string_view, 5> kArgumentKeys = {"arguments", "parameters", "args",
+                                                             "params", "input"};
+  const bool arguments = std::ranges::find(kArgumentKeys, key_) != kArgumentKeys.end();
+  const bool is_name = key_ == "name" || (key_ == "function" && byte == '"');
+  if (is_name && !has_name_) {
     state_ = State::kName;
     return byte == '"' ? Step::kMore : Step::kBad;
   }
@@ -98,8 +103,8 @@ CallObject::Step CallObject::begin_value(char byte, CallSink& sink) {
   if (has_name_ && !announce(sink)) return Step::kBad;
   state_ = byte == '{' ? State::kArguments : State::kArgumentsText;
   if (byte == '{') {
-    scanner_.push(byte);
-    emit("{", sink);
+    arguments_.reset();
+    return push(byte, sink);
   }
   return Step::kMore;
 }
@@ -142,6 +147,7 @@ CallObject::Step CallObject::push(char byte, CallSink& sink) {
     case State::kFirstKey:
     case State::kNextKey:
       if (is_blank(byte)) return Step::kMore;
+      if (byte == '}' && state_ == State::kNextKey) return close(sink);
       if (byte != '"') return Step::kBad;
       key_.clear();
       string_.reset();
@@ -170,14 +176,9 @@ CallObject::Step CallObject::push(char byte, CallSink& sink) {
     }
     case State::kArguments: {
       scratch_.clear();
-      if (scanner_.in_string()) {
-        append_string_byte(scratch_, byte);
-      } else {
-        scratch_.push_back(byte);
-      }
-      const JsonScanner::Step step = scanner_.push(byte);
-      if (step == JsonScanner::Step::kBad) return Step::kBad;
+      const JsonScanner::Step step = arguments_.push(byte, &scratch_);
       emit(scratch_, sink);
+      if (step == JsonScanner::Step::kBad) return Step::kBad;
       if (step == JsonScanner::Step::kDone) state_ = State::kComma;
       return Step::kMore;
     }
@@ -236,7 +237,7 @@ class JsonReader final : public CallReader {
   State state_ = State::kStart;
   CallObject object_;
   MarkFinder end_;  // of calls whose arguments are broken: their end mark, or the next call's
-  JsonScanner scanner_;
+  JsonCopier arguments_;
   std::string name_;
   std::string tag_;
   std::string broken_;  // of the arguments, from where they are no JSON
@@ -260,6 +261,10 @@ CallReader::Step JsonReader::start(char byte) {
 
 CallReader::Step JsonReader::item(char byte) {
   if (is_blank(byte)) return Step::kMore;
+  if (byte == ']' && in_list_ && any_) {  // behind a comma too many
+    state_ = State::kAfter;
+    return Step::kTaken;
+  }
   if (byte != '{') return Step::kStray;
   open_object();
   return Step::kMore;
@@ -335,24 +340,19 @@ CallReader::Step JsonReader::begin_named(char byte, CallSink& sink) {
   if (is_blank(byte)) return Step::kMore;
   if (byte != '{') return Step::kStray;
   sink.begin(std::exchange(name_, {}));
-  scanner_.reset();
+  arguments_.reset();
   state_ = State::kInNamedArguments;
   return named_arguments(byte, sink);
 }
 
 CallReader::Step JsonReader::named_arguments(char byte, CallSink& sink) {
   std::string text;
-  if (scanner_.in_string()) {
-    append_string_byte(text, byte);
-  } else {
-    text.push_back(byte);
-  }
-  const JsonScanner::Step step = scanner_.push(byte);
+  const JsonScanner::Step step = arguments_.push(byte, &text);
+  sink.arguments(text);
   if (step == JsonScanner::Step::kBad) {
     state_ = State::kBroken;
     return broken(byte, sink);
   }
-  sink.arguments(text);
   if (step == JsonScanner::Step::kDone) {
     any_ = true;
     state_ = State::kAfter;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <utility>
 
 #include "rudder/base/utf8.h"
 
@@ -151,11 +152,11 @@ JsonScanner::Step JsonScanner::push(char byte) {
   if (is_blank(byte)) return Step::kMore;
   switch (state_) {
     case State::kFirstValue:
+    case State::kNextValue:
       return byte == ']' ? close(byte) : begin_value(byte);
     case State::kFirstKey:
-      if (byte == '}') return close(byte);
-      [[fallthrough]];
     case State::kKey:
+      if (byte == '}') return close(byte);
       key_ = true;
       state_ = State::kString;
       return byte == '"' ? Step::kMore : Step::kBad;
@@ -165,11 +166,32 @@ JsonScanner::Step JsonScanner::push(char byte) {
     case State::kComma:
       if (byte != ',') return byte == '}' || byte == ']' ? close(byte) : Step::kBad;
       if (open_.empty()) return Step::kBad;
-      state_ = open_.back() == '{' ? State::kKey : State::kValue;
+      state_ = open_.back() == '{' ? State::kKey : State::kNextValue;
       return Step::kMore;
     default:
       return begin_value(byte);
   }
+}
+
+JsonScanner::Step JsonCopier::push(char byte, std::string* out) {
+  const bool in_string = scanner_.in_string();
+  const JsonScanner::Step step = scanner_.push(byte);
+  if (step == JsonScanner::Step::kBad) {
+    *out += std::exchange(held_, {});
+    return step;
+  }
+  if (in_string) {
+    append_string_byte(*out, byte);
+    return step;
+  }
+  if (byte == ',' || (!held_.empty() && is_blank(byte))) {
+    held_.push_back(byte);
+    return step;
+  }
+  if (!held_.empty() && (byte == '}' || byte == ']')) held_.erase(0, 1);
+  *out += std::exchange(held_, {});
+  out->push_back(byte);
+  return step;
 }
 
 void JsonStringReader::reset() {

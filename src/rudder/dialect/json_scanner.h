@@ -1,5 +1,5 @@
-// JsonScanner and JsonStringReader: read JSON byte by byte as a model writes it, to find where a
-// value ends and whether it is valid, without storing it. Internal to the room.
+// JsonScanner, JsonCopier and JsonStringReader: read JSON byte by byte as a model writes it, to
+// find where a value ends and whether it is valid, without storing it. Internal to the room.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ constexpr std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// Follows one value by RFC 8259, with one exception: strings may contain raw control characters,
-// where models put line breaks. Who copies the value escapes them (see in_string).
+// Follows one value by RFC 8259, with two exceptions: strings may contain raw control characters,
+// where models put line breaks, and a comma may stand before a closing bracket. JsonCopier mends
+// both.
 class JsonScanner {
  public:
   enum class Step : uint8_t {
@@ -37,9 +38,10 @@ class JsonScanner {
  private:
   enum class State : uint8_t {
     kValue,       // a value must come
+    kNextValue,   // a value, behind a comma of an array
     kFirstValue,  // a value or the end of the array
     kFirstKey,    // a key or the end of the object
-    kKey,
+    kKey,         // likewise of an object
     kColon,
     kComma,  // a comma or the end of the innermost array or object
     kString,
@@ -69,6 +71,22 @@ class JsonScanner {
   bool key_ = false;          // the string is a key
   int hex_left_ = 0;          // digits of \uXXXX to come
   std::string_view literal_;  // what is left of true, false, null
+};
+
+// Copies one value as it comes, byte by byte, as JSON.
+class JsonCopier {
+ public:
+  // Appends to `out` what is certain to be of the value; where it is none, what was held back.
+  JsonScanner::Step push(char byte, std::string* out);
+  bool in_string() const { return scanner_.in_string(); }
+  void reset() {
+    scanner_.reset();
+    held_.clear();
+  }
+
+ private:
+  JsonScanner scanner_;
+  std::string held_;  // a comma and the blanks behind it: a bracket may close there
 };
 
 // Decodes a JSON string, from the byte after its opening quote.

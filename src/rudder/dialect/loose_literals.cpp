@@ -158,7 +158,10 @@ bool LooseParser::take_number(std::string* out) {
 }
 
 bool LooseParser::take_key(std::string* out) {
-  return (text_.starts_with('"') || text_.starts_with('\'')) && take_string(out);
+  if (text_.starts_with('"') || text_.starts_with('\'')) return take_string(out);
+  const std::string name = take_name("_-$");  // without quotes, as JavaScript has it
+  if (!name.empty()) append_json_string(*out, name);
+  return !name.empty();
 }
 
 // The items of a list, a tuple or a dictionary, from after its opening bracket.
@@ -237,7 +240,7 @@ bool LooseParser::take_arguments(std::string* out) {
     if (name.empty()) return false;
     append_json_string(*out, name);
     skip_blanks();
-    if (!take("=")) return false;
+    if (!take("=") && !take(":")) return false;
     *out += ": ";
     if (take_nothing(out)) continue;
     if (!take_value(out)) return false;

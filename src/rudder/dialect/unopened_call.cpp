@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "rudder/dialect/braced_literals.h"
 #include "rudder/dialect/json_scanner.h"
 
 namespace rudder::dialect {
@@ -38,7 +39,6 @@ UnopenedCall::Step UnopenedCall::after_name(std::string_view rest, std::string_v
 }
 
 UnopenedCall::Step UnopenedCall::beginning(const CallSink& sink) const {
-  constexpr std::string_view kCall = "call:";
   constexpr std::string_view kJsonName = "{\"name\":\"";
   std::string_view text = text_;
   const bool is_list = text.starts_with('[');
@@ -59,9 +59,9 @@ UnopenedCall::Step UnopenedCall::beginning(const CallSink& sink) const {
       return after_name(text, "(", sink);
     case CallForm::kBraced:
       if (is_list) return Step::kText;
-      if (kCall.starts_with(text)) return Step::kMore;
-      if (text.starts_with(kCall)) text.remove_prefix(kCall.size());
-      return after_name(text, "{", sink);
+      if (begins_call_mark(text)) return Step::kMore;
+      if (begins_call_mark(text.substr(0, kCallMark.size()))) text.remove_prefix(kCallMark.size());
+      return after_name(text, text.find('(') < text.find('{') ? "(" : "{", sink);
     default:
       return Step::kText;
   }

@@ -4,6 +4,22 @@
 
 namespace rudder::dialect {
 
+std::string_view bare_name(std::string_view text) {
+  text = trimmed(text);
+  const bool is_quoted = text.size() > 2 && (text.front() == '"' || text.front() == '\'') &&
+                         text.back() == text.front();
+  return is_quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+namespace {
+
+std::string_view unquoted_begin(std::string_view name) {
+  if (name.starts_with('"') || name.starts_with('\'')) name.remove_prefix(1);
+  return name;
+}
+
+}  // namespace
+
 NextCall next_call(std::string_view text, std::string_view begin, const CallSink& sink) {
   using Is = NextCall::Is;
   constexpr size_t kMaxBytes = 2 * kMaxNameBytes;
@@ -20,9 +36,9 @@ NextCall next_call(std::string_view text, std::string_view begin, const CallSink
   if (!text.starts_with(kFunctionOpen)) return {Is::kText, text};
   const std::string_view behind = text.substr(kFunctionOpen.size());
   const size_t end = behind.find('>');
-  const std::string_view name = trimmed(behind.substr(0, end));
+  const std::string_view name = bare_name(behind.substr(0, end));
   if (end != std::string_view::npos && sink.knows(name)) return {Is::kCall, name};
-  if (end == std::string_view::npos && sink.knows_beginning(name)) return {};
+  if (end == std::string_view::npos && sink.knows_beginning(unquoted_begin(name))) return {};
   return {Is::kText, behind};
 }
 

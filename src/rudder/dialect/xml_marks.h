@@ -13,6 +13,9 @@ inline constexpr std::string_view kParameterOpen = "<parameter=";
 inline constexpr std::string_view kParameterClose = "</parameter>";
 inline constexpr std::string_view kFunctionClose = "</function>";
 
+// A name without the blanks and the quotes around it.
+std::string_view bare_name(std::string_view text);
+
 // What a text is that may begin another call.
 struct NextCall {
   enum class Is : uint8_t {

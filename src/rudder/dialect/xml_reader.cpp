@@ -5,113 +5,17 @@
 // model forgets is assumed where the next mark comes. A value may contain the same marks as text:
 // code has such words. A mark ends it if what follows is what follows a value, and where that is
 // not certain, if no later mark does.
+#include "rudder/dialect/xml_reader.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "rudder/base/json.h"
-#include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/json_scanner.h"
-#include "rudder/dialect/mark_finder.h"
-#include "rudder/dialect/xml_marks.h"
-#include "rudder/dialect/xml_value.h"
 
 namespace rudder::dialect {
-namespace {
-
-class XmlReader final : public CallReader {
- public:
-  XmlReader(const ToolDialect& dialect, bool in_name)
-      : dialect_(dialect),
-        state_(in_name ? State::kName : State::kStart),
-        value_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, dialect.end}),
-        object_({kFunctionClose, dialect.end}),
-        behind_marks_({kParameterClose, kFunctionClose, kFunctionOpen, begin()}) {}
-
-  Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
-
- private:
-  enum class State : uint8_t {
-    kStart,
-    kJson,
-    kFunction,  // in the mark before a name
-    kName,
-    kBetween,  // a parameter or the function's end must come
-    kTag,
-    kKey,
-    kValueStart,
-    kValue,
-    kEnd,       // behind a mark that may end the value
-    kNextKey,   // behind a parameter's mark in a value, which may be text
-    kNextCall,  // behind the mark before a call, which may be text
-    kBehind,    // behind all ends of a call, which may still be text of the value
-    kObject,    // arguments as JSON
-    kAfter,
-  };
-
-  Step start(char byte, CallSink& sink);
-  Step function_mark(char byte);
-  Step name(char byte, CallSink& sink);
-  Step tag(char byte, CallSink& sink);
-  Step key(char byte, CallSink& sink);
-  void open_key(CallSink& sink);
-  Step value(char byte, CallSink& sink);
-  void open_end(std::string_view mark);
-  Step end(char byte, CallSink& sink);
-  Step end_mark(CallSink& sink);
-  Step next_key(char byte, CallSink& sink);
-  Step open_next_call(std::string_view mark, CallSink& sink);
-  Step in_next_call(CallSink& sink);
-  Step behind(char byte, CallSink& sink);
-  Step object(char byte, CallSink& sink);
-  Step after(char byte);
-  bool goes_on(std::initializer_list<std::string_view> marks) const;
-  void say(std::string_view text, CallSink& sink);
-  void was_text(CallSink& sink);
-  void close(CallSink& sink) {
-    if (!has_object_) sink.arguments(keys_.empty() ? "{}" : "}");
-  }
-  void end_call(CallSink& sink) {
-    value_.end(sink);
-    close(sink);
-  }
-  bool has_ended() const {
-    return dialect_.end.empty() ? last_end_ == kFunctionClose : last_end_ == dialect_.end;
-  }
-  void begin_name() {
-    name_.clear();
-    has_object_ = false;
-    state_ = State::kName;
-  }
-  // The mark before a function's own; empty where there is none.
-  std::string_view begin() const {
-    return dialect_.begin == kFunctionOpen ? std::string_view() : dialect_.begin;
-  }
-
-  const ToolDialect& dialect_;
-  State state_;
-  std::unique_ptr<CallReader> json_;
-  std::string name_;
-  std::string tag_;
-  std::string key_;
-  std::vector<std::string> keys_;  // of the call
-  XmlValue value_;
-  MarkFinder value_marks_;
-  XmlObject object_;
-  bool has_object_ = false;  // the arguments came as one object
-
-  // Of what may end a value, or be text of it: from the first mark on.
-  std::string ends_;
-  std::string_view last_end_;  // the mark at hand
-  bool own_lines_ = false;     // each of the marks began a line
-  bool closed_ = false;        // the function's end is among them
-  bool line_begins_ = false;   // a line has begun since the mark at hand, or in the value's end
-  bool has_opener_ = false;    // the value has a function's mark as text
-  std::string next_;           // of what may be another call
-  MarkFinder behind_marks_;
-};
+namespace internal {
 
 CallReader::Step XmlReader::start(char byte, CallSink& sink) {
   if (is_blank(byte)) return Step::kMore;
@@ -139,7 +43,7 @@ CallReader::Step XmlReader::name(char byte, CallSink& sink) {
     name_.push_back(byte);
     return Step::kMore;
   }
-  name_ = std::string(trimmed(name_));
+  name_ = std::string(bare_name(name_));
   if (name_.empty()) return Step::kStray;
   sink.begin(name_);
   keys_.clear();
@@ -194,7 +98,7 @@ CallReader::Step XmlReader::key(char byte, CallSink& sink) {
 
 void XmlReader::open_key(CallSink& sink) {
   std::string text = keys_.empty() ? "{" : ", ";
-  keys_.emplace_back(trimmed(key_));
+  keys_.emplace_back(bare_name(key_));
   append_json_string(text, keys_.back());
   text += ": ";
   sink.arguments(text);
@@ -238,6 +142,7 @@ void XmlReader::open_end(std::string_view mark) {
   ends_ += mark;
   last_end_ = mark;
   own_lines_ = line_begins_;
+  has_text_behind_ = false;
   closed_ = mark == kFunctionClose;
   line_begins_ = false;
   tag_.clear();
@@ -262,17 +167,30 @@ CallReader::Step XmlReader::end(char byte, CallSink& sink) {
                          (!all_ended && goes_on({dialect_.end})) ||
                          (in_call && goes_on({kParameterOpen}));
   if (may_go_on) return all_ended ? Step::kMore : Step::kTaken;
-  if (all_ended) {
-    state_ = State::kBehind;
-    std::string none;
-    for (const char again : std::exchange(tag_, {})) behind_marks_.push(again, &none);
-    return Step::kMore;
+  if (all_ended || may_have_ended()) {
+    has_text_behind_ = true;
+    return to_behind(std::exchange(tag_, {}));
   }
   const std::string again = std::exchange(tag_, {});  // less than a mark
   ends_.resize(ends_.size() - again.size());
   was_text(sink);
   for (const char one : again) value(one, sink);
   return Step::kTaken;
+}
+
+// Whether the call may end where text follows, though its end mark does not: behind the ends of a
+// value and of the function, or behind one of them on a line of its own.
+bool XmlReader::may_have_ended() const {
+  return own_lines_ || (closed_ && ends_.starts_with(kParameterClose));
+}
+
+// `text`, the last of ends_, is behind the ends of a call.
+CallReader::Step XmlReader::to_behind(const std::string& text) {
+  state_ = State::kBehind;
+  std::string none;
+  behind_marks_.take_held();
+  for (const char byte : text) behind_marks_.push(byte, &none);
+  return Step::kMore;
 }
 
 // tag_ is a mark, behind others or blanks.
@@ -310,7 +228,7 @@ CallReader::Step XmlReader::end_mark(CallSink& sink) {
 
 // Behind a parameter's mark in a value: the next parameter, or text.
 CallReader::Step XmlReader::next_key(char byte, CallSink& sink) {
-  const std::string_view key = trimmed(key_);
+  const std::string_view key = bare_name(key_);
   const bool ends_unsaid = byte == '\n' && !key.empty();
   if (byte != '>' && !ends_unsaid && key_.size() < kMaxNameBytes) {
     ends_.push_back(byte);
@@ -344,12 +262,7 @@ CallReader::Step XmlReader::in_next_call(CallSink& sink) {
   if (next.is == NextCall::Is::kMaybe) return has_ended() ? Step::kMore : Step::kTaken;
   const std::string rest(next.rest);
   if (next.is == NextCall::Is::kText) {
-    if (has_ended()) {
-      state_ = State::kBehind;
-      std::string none;
-      for (const char again : rest) behind_marks_.push(again, &none);
-      return Step::kMore;
-    }
+    if (has_ended()) return to_behind(rest);
     ends_.resize(ends_.size() - rest.size());
     was_text(sink);
     for (const char again : rest) value(again, sink);
@@ -368,16 +281,17 @@ CallReader::Step XmlReader::in_next_call(CallSink& sink) {
   return name('>', sink);
 }
 
-// Text behind the ends of all calls: it is the answer's, unless a later mark ends the value.
+// Text behind the ends of a call: it is the answer's, unless a later mark ends the value.
 CallReader::Step XmlReader::behind(char byte, CallSink& sink) {
   ends_.push_back(byte);
   std::string none;
   const std::string_view mark = behind_marks_.push(byte, &none);
   if (mark.empty()) return Step::kMore;
   if (mark == kFunctionOpen || mark == begin()) return open_next_call(mark, sink);
+  if (mark == dialect_.end) return Step::kMore;  // late, or once too often
   ends_.resize(ends_.size() - mark.size());
   was_text(sink);
-  open_end(mark);
+  for (const char again : mark) value(again, sink);
   return Step::kTaken;
 }
 
@@ -491,10 +405,10 @@ bool XmlReader::finish(CallSink& sink) {
   }
 }
 
-}  // namespace
+}  // namespace internal
 
 std::unique_ptr<CallReader> make_xml_reader(const ToolDialect& dialect, bool in_name) {
-  return std::make_unique<XmlReader>(dialect, in_name);
+  return std::make_unique<internal::XmlReader>(dialect, in_name);
 }
 
 }  // namespace rudder::dialect

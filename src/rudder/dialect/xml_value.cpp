@@ -121,14 +121,9 @@ void XmlValue::end(CallSink& sink) {
 XmlObject::Step XmlObject::push(char byte, CallSink& sink) {
   if (!broken_) {
     std::string text;
-    if (scanner_.in_string()) {
-      append_string_byte(text, byte);
-    } else {
-      text.push_back(byte);
-    }
-    const JsonScanner::Step step = scanner_.push(byte);
+    const JsonScanner::Step step = object_.push(byte, &text);
+    sink.arguments(text);
     if (step != JsonScanner::Step::kBad) {
-      sink.arguments(text);
       return step == JsonScanner::Step::kDone ? Step::kDone : Step::kMore;
     }
     broken_.emplace();

@@ -53,7 +53,7 @@ class XmlObject {
   explicit XmlObject(std::vector<std::string_view> ends) : end_(std::move(ends)) {}
 
   void begin() {
-    scanner_.reset();
+    object_.reset();
     broken_.reset();
   }
   Step push(char byte, CallSink& sink);
@@ -61,7 +61,7 @@ class XmlObject {
   void finish(CallSink& sink);  // the text is over
 
  private:
-  JsonScanner scanner_;
+  JsonCopier object_;
   MarkFinder end_;
   std::optional<std::string> broken_;  // from where it is no JSON
   std::string_view mark_;

@@ -115,7 +115,15 @@ std::string gguf_names(const std::vector<RemoteFile>& listing) {
 }
 
 // How well a quantisation names a file, best first.
-enum class QuantMatch : uint8_t { kEnding, kEndingInOtherCase, kFolder, kNone };
+enum class QuantMatch : uint8_t { kEnding, kEndingInOtherCase, kFolder, kDynamic, kNone };
+
+// Quantisations whose layers differ are called so, and are others: UD-Q4_K_XL is not Q4_K_XL.
+bool is_dynamic(std::string_view before) {
+  constexpr std::string_view kMark = "UD-";
+  if (!before.ends_with(kMark)) return false;
+  before.remove_suffix(kMark.size());
+  return before.empty() || std::string_view("-._").find(before.back()) != std::string_view::npos;
+}
 
 // "Demo-Q4_K_M" ends with q4_k_m, and "Demo-IQ4_K_M" does not.
 QuantMatch match_ending(std::string_view text, std::string_view quant) {
@@ -129,6 +137,7 @@ QuantMatch match_ending(std::string_view text, std::string_view quant) {
       text.size() == quant.size() ||
       std::string_view("-._").find(text[text.size() - quant.size() - 1]) != std::string_view::npos;
   if (!is_same || !is_part) return QuantMatch::kNone;
+  if (is_dynamic(text.substr(0, text.size() - quant.size()))) return QuantMatch::kDynamic;
   return ending == quant ? QuantMatch::kEnding : QuantMatch::kEndingInOtherCase;
 }
 
@@ -137,10 +146,10 @@ QuantMatch match_quant(std::string_view name, std::string_view quant) {
   const size_t slash = name.rfind('/');
   if (slash == std::string_view::npos) return match_ending(name, quant);
   const QuantMatch of_file = match_ending(name.substr(slash + 1), quant);
-  if (of_file != QuantMatch::kNone) return of_file;
+  if (of_file < QuantMatch::kFolder) return of_file;
   const std::string_view folders = name.substr(0, slash);
   const QuantMatch of_folder = match_ending(folders.substr(folders.rfind('/') + 1), quant);
-  return of_folder == QuantMatch::kNone ? QuantMatch::kNone : QuantMatch::kFolder;
+  return of_folder < QuantMatch::kFolder ? QuantMatch::kFolder : std::min(of_file, of_folder);
 }
 
 tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
@@ -163,7 +172,8 @@ tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
 }  // namespace
 
 Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
-                                            std::string_view quant, const std::string& repository) {
+                                            std::string_view quant, const std::string& repository,
+                                            bool is_all) {
   // By the whole name and the number of its parts; some have the same file whole and in parts.
   std::map<std::pair<std::string, int>, std::map<int, RemoteFile>> found;
   QuantMatch best = QuantMatch::kNone;
@@ -171,6 +181,7 @@ Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listi
     const auto name = gguf_name(file.path);
     const QuantMatch match = name ? match_quant(name->whole, quant) : QuantMatch::kNone;
     if (match == QuantMatch::kNone || match > best) continue;
+    if (match == QuantMatch::kDynamic && !is_all) continue;
     if (match < best) found.clear();
     best = match;
     found[{name->whole, name->parts}].emplace(name->part, file);

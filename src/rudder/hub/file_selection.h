@@ -27,9 +27,11 @@ Result<std::vector<RemoteFile>> select_weights(const std::vector<RemoteFile>& li
 // The GGUF file that ends with the name of a quantisation, in any case of letters ("q4_k_m" of
 // Demo-Q4_K_M.gguf or of Q4_K_M/Demo-Q4_K_M-00001-of-00002.gguf), or whose folder does where no
 // file is called so; of a split one all parts in turn. One with the very letters goes before
-// others. kNotFound names the files that there are.
+// others. UD-Q4_K_XL is taken for Q4_K_XL where there is no other and `is_all`: the listing has
+// all that the repository has. kNotFound names the files that there are.
 Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
-                                            std::string_view quant, const std::string& repository);
+                                            std::string_view quant, const std::string& repository,
+                                            bool is_all = true);
 
 // The shards that an index lists, each once, sorted. kCorruptFile.
 Result<std::vector<std::string>> shards_of_index(std::string_view index_json);

@@ -159,5 +159,25 @@ TEST(FileSelection, OfSeveralGgufFilesTheOneThatIsMeant) {
             std::string::npos);
 }
 
+// Those that differ by layer, as Unsloth names them.
+TEST(FileSelection, ADynamicQuantisationIsAnotherOne) {
+  const auto chosen = [](const Paths& listed, std::string_view quant, bool is_all = true) {
+    const auto files = select_gguf(listing_of(listed), quant, "o/n", is_all);
+    return files ? paths_of(*files) : Paths{files.error().message};
+  };
+  const Paths both = {"x-Q4_K_XL.gguf", "x-UD-Q4_K_XL.gguf"};
+  EXPECT_EQ(chosen(both, "Q4_K_XL"), (Paths{"x-Q4_K_XL.gguf"}));
+  EXPECT_EQ(chosen(both, "UD-Q4_K_XL"), (Paths{"x-UD-Q4_K_XL.gguf"}));
+  EXPECT_EQ(chosen(both, "ud-q4_k_xl"), (Paths{"x-UD-Q4_K_XL.gguf"}));
+  EXPECT_EQ(chosen({"x-UD-Q4_K_XL.gguf"}, "Q4_K_XL"), (Paths{"x-UD-Q4_K_XL.gguf"}))
+      << "nothing else can be meant";
+  EXPECT_NE(chosen({"x-UD-Q4_K_XL.gguf"}, "Q4_K_XL", false)[0].find("no GGUF"), std::string::npos)
+      << "the rest of the repository is not known";
+  EXPECT_EQ(chosen({"x-UD-Q4_K_XL.gguf"}, "UD-Q4_K_XL", false), (Paths{"x-UD-Q4_K_XL.gguf"}));
+  EXPECT_EQ(chosen({"UD-Q4_K_XL/x-UD-Q4_K_XL.gguf", "Q4_K_XL/x.gguf"}, "Q4_K_XL"),
+            (Paths{"Q4_K_XL/x.gguf"}));
+  EXPECT_EQ(chosen({"CLOUD-Q8_0.gguf"}, "Q8_0", false), (Paths{"CLOUD-Q8_0.gguf"}));
+}
+
 }  // namespace
 }  // namespace rudder::hub

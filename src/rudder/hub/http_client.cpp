@@ -246,6 +246,9 @@ Result<void> HttpClient::Impl::run_once(const std::string& url, std::optional<By
   set(CURLOPT_SSLVERSION,
       static_cast<long>(CURL_SSLVERSION_TLSv1_2));  // NOLINT(google-runtime-int)
   if (!settings->certificates.empty()) set(CURLOPT_CAINFO, settings->certificates.c_str());
+  if (!settings->plain_proxy.empty() && url.starts_with("http://")) {
+    set(CURLOPT_PROXY, settings->plain_proxy.c_str());
+  }
   set(CURLOPT_HEADERFUNCTION, &Impl::on_head_line);
   set(CURLOPT_HEADERDATA, static_cast<void*>(this));
   set(CURLOPT_WRITEFUNCTION, &Impl::on_body);

@@ -117,6 +117,12 @@ Error describe_refusal(const HttpAnswer& answer, const AskedFor& asked,
                     asked.path.empty() ? asked.repository : asked.path, said(answer)),
         "model"};
   }
+  if (status == 407) {
+    return {ErrorCode::kUnauthorized,
+            "the proxy on the way to the hub answers 407: it wants a name and a password, which go "
+            "into its address, as http://NAME:PASSWORD@HOST:PORT",
+            "proxy"};
+  }
   if (status == 429) {
     return {ErrorCode::kOverloaded,
             fmt::format("the hub has had too many requests from here{}; try again later{}",

@@ -181,6 +181,7 @@ Result<HubSettings> read_hub_settings(const Environment& environment) {
   settings.shows_progress = !is_true(environment("HF_HUB_DISABLE_PROGRESS_BARS"));
   settings.certificates =
       first_of(environment, {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"});
+  if (environment("http_proxy").empty()) settings.plain_proxy = environment("HTTP_PROXY");
   RUDDER_TRY(settings.timeout_s, read_timeout(environment, settings.timeout_s));
   RUDDER_TRY_VOID(read_token(environment, home, settings));
   return settings;

@@ -17,7 +17,9 @@ struct HubSettings {
   bool offline = false;      // HF_HUB_OFFLINE
   bool shows_progress = true;
   std::string certificates;  // a bundle in place of the system's; empty: the system's
-  int timeout_s = 10;        // without a byte, before a transfer counts as cut
+  std::string
+      plain_proxy;     // HTTP_PROXY, of addresses without TLS: libcurl reads it in small letters
+  int timeout_s = 10;  // without a byte, before a transfer counts as cut
   std::string user_agent = "rudder";
 };
 

@@ -47,18 +47,6 @@ bool has_blob(const std::string& path, int64_t size) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == size;
 }
 
-// A line of what a pull wrote down: a file's size and path.
-struct ListedFile {
-  int64_t size = 0;
-  std::string path;
-};
-
-std::istream& operator>>(std::istream& in, ListedFile& file) {
-  in >> file.size;
-  if (in.get() != ' ') in.setstate(std::ios::failbit);
-  return std::getline(in, file.path);
-}
-
 // Backup programs leave out a folder with this file.
 void tag_cache(const std::string& cache) {
   const std::string path = cache + "/CACHEDIR.TAG";
@@ -107,8 +95,7 @@ class Puller {
   Result<Pulled> done(const std::string& commit) const {
     std::string path = cached_.snapshot(commit);
     if (!quant_.empty()) {
-      path += "/" + first_of_list(commit).value_or(
-                        cached_gguf(cached_, commit, quant_).value_or(std::string()));
+      path += "/" + cached_gguf(cached_, commit, quant_).value_or(std::string());
     }
     return Pulled{.path = std::move(path),
                   .repository = cached_.name(),
@@ -133,21 +120,8 @@ class Puller {
     return is_whole(commit) || cached_gguf(cached_, commit, quant_) ? "" : quant_;
   }
 
-  // What a pull wrote down when it was through: other tools leave snapshots with single files.
-  std::string list_path(const std::string& commit) const {
-    return fmt::format("{}/{}{}{}", cached_.own_folder(), commit, quant_.empty() ? "" : "-",
-                       quant_);
-  }
-
-  std::optional<std::string> first_of_list(const std::string& commit) const {
-    std::ifstream list(list_path(commit));
-    ListedFile first;
-    if (!(list >> first)) return std::nullopt;
-    return first.path;
-  }
-
   bool is_whole(const std::string& commit) const {
-    std::ifstream list(list_path(commit));
+    std::ifstream list(list_path(cached_, commit, quant_));
     size_t count = 0;
     for (ListedFile file; list >> file; ++count) {
       if (!is_safe_path(file.path)) return false;
@@ -160,7 +134,7 @@ class Puller {
   }
 
   Result<void> write_list(const std::string& commit, const std::vector<RemoteFile>& files) const {
-    const fs::path path = list_path(commit);
+    const fs::path path = list_path(cached_, commit, quant_);
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
     const std::string written = path.string() + ".tmp";

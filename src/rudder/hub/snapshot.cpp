@@ -104,9 +104,26 @@ std::optional<std::string> missing_of_snapshot(const CachedRepository& cached,
   return std::nullopt;
 }
 
+std::istream& operator>>(std::istream& in, ListedFile& file) {
+  in >> file.size;
+  if (in.get() != ' ') in.setstate(std::ios::failbit);
+  return std::getline(in, file.path);
+}
+
+std::string list_path(const CachedRepository& cached, const std::string& commit,
+                      std::string_view quant) {
+  return fmt::format("{}/{}{}{}", cached.own_folder(), commit, quant.empty() ? "" : "-", quant);
+}
+
 std::optional<std::string> cached_gguf(const CachedRepository& cached, const std::string& commit,
                                        std::string_view quant) {
-  const auto files = select_gguf(files_of(cached.snapshot(commit)), quant, cached.name());
+  const auto is_there = [&](const ListedFile& file) {
+    return is_safe_path(file.path) && has_file(fs::path(cached.snapshot(commit)) / file.path);
+  };
+  std::ifstream list(list_path(cached, commit, quant));
+  const std::vector<ListedFile> pulled{std::istream_iterator<ListedFile>(list), {}};
+  if (!pulled.empty() && std::ranges::all_of(pulled, is_there)) return pulled.front().path;
+  const auto files = select_gguf(files_of(cached.snapshot(commit)), quant, cached.name(), false);
   if (!files) return std::nullopt;
   return files->front().path;
 }

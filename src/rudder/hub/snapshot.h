@@ -2,8 +2,11 @@
 // it. The caller holds the repository's own lock where it writes.
 #pragma once
 
+#include <cstdint>
+#include <istream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -17,8 +20,20 @@ namespace rudder::hub {
 std::optional<std::string> missing_of_snapshot(const CachedRepository& cached,
                                                const std::string& commit);
 
+// A line of what a pull wrote down: a file's size and path.
+struct ListedFile {
+  int64_t size = 0;
+  std::string path;
+};
+std::istream& operator>>(std::istream& in, ListedFile& file);
+
+// Where a pull writes down what it fetched when it is through: other tools leave snapshots with
+// single files. `quant` is empty where no quantisation was named.
+std::string list_path(const CachedRepository& cached, const std::string& commit,
+                      std::string_view quant);
+
 // The GGUF file in the snapshot that `quant` names, below its folder, all parts of it being there,
-// whichever tool fetched it; nullopt: none, or more than one.
+// whichever tool fetched it; nullopt: none, or more than one. What a pull took for it goes first.
 std::optional<std::string> cached_gguf(const CachedRepository& cached, const std::string& commit,
                                        std::string_view quant);
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "rudder/base/check.h"
 #include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
@@ -185,68 +186,86 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
   return out;
 }
 
-// Of each token, the experts that it goes through, and their weights.
-struct Choice {
-  ops::View chosen;
-  ops::View weights;
-};
-
-// `x`: act.
-Choice choose(const Experts& mlp, const Experts::Weights& weights, const ops::View& x,
-              const MlpTaps& taps, const LayerStep& step, const Scratch<12>& scratch) {
+// Of the choice for `x`, act, which nothing has made yet.
+ops::RouteArgs route_of(const Experts& mlp, const Experts::Weights& weights, const ops::View& x,
+                        const LayerStep& step, const Scratch<12>& scratch) {
   const int64_t tokens = x.num_rows();
-  const Operand act{.x = x, .scale = {}, .act = x};
   const bool is_adapted = step.products.adapts(weights.router);
+  const Operand act{.x = x, .scale = {}, .act = x};
   const ops::View logits = is_adapted ? step.products.project(weights.router, act, scratch[0])
                                       : shaped(scratch[0], tokens, weights.router.out);
-  const Choice out{.chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen),
-                   .weights = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen)};
-  const ops::RouteArgs route{.x = x,
-                             .router = is_adapted ? nullptr : &weights.router,
-                             .logits = logits,
-                             .correction = weights.correction,
-                             .kind = mlp.router.kind,
-                             .renormalises = mlp.router.renormalises,
-                             .scale = mlp.router.scale,
-                             .expert_scales = weights.expert_scales,
-                             .groups = mlp.router.groups,
-                             .kept_groups = mlp.router.kept_groups,
-                             .chosen = out.chosen,
-                             .weights = out.weights};
-  ops::ExpertOps& ops = *step.ops.expert_ops();
-  // A backend that taps no routers has no program and no capture there (Geometry::check).
-  ops::RouterTapOps* const tapping = taps.router_logits.empty() ? nullptr : ops.router_taps();
-  if (tapping == nullptr) {
-    ops.route(route);
-  } else {
-    tapping->route_tapped(
-        {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
-  }
-  return out;
+  return {.x = x,
+          .router = is_adapted ? nullptr : &weights.router,
+          .logits = logits,
+          .correction = weights.correction,
+          .kind = mlp.router.kind,
+          .renormalises = mlp.router.renormalises,
+          .scale = mlp.router.scale,
+          .expert_scales = weights.expert_scales,
+          .groups = mlp.router.groups,
+          .kept_groups = mlp.router.kept_groups,
+          .chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen),
+          .weights = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen)};
 }
 
-// Of each token and expert that it has chosen, a row.
-ops::View run_chosen(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                     const ops::View& chosen, const LayerStep& step, const Scratch<12>& scratch) {
+// A backend that taps no routers has no program and no capture there (Geometry::check).
+ops::RouterTapOps* tapping(const MlpTaps& taps, const LayerStep& step) {
+  return taps.router_logits.empty() ? nullptr : step.ops.expert_ops()->router_taps();
+}
+
+void choose(const ops::RouteArgs& route, const MlpTaps& taps, const LayerStep& step) {
+  if (ops::RouterTapOps* const ops = tapping(taps, step)) {
+    ops->route_tapped(
+        {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
+  } else {
+    step.ops.expert_ops()->route(route);
+  }
+}
+
+// Of each token and expert that it has chosen, a row behind the activation.
+ops::ExpertLinearArgs first_of(const Experts& mlp, const Experts::Weights& weights,
+                               const Operand& in, const ops::View& chosen,
+                               const Scratch<12>& scratch) {
+  return {.x = in.x,
+          .x_scale = in.scale,
+          .chosen = chosen,
+          .weight = &weights.gate_up,
+          .first = mlp.first,
+          .activation = mlp.activation,
+          .out = shaped(scratch[3], in.rows() * mlp.chosen, weights.down.in)};
+}
+
+// What open_experts() is asked of the expert that every token has: nothing where its products read
+// other rows than those of the chosen ones, or are adapted.
+ops::OpenSharedArgs open_shared(const Experts& mlp, const Experts::Weights& weights,
+                                const Operand& in, const LayerStep& step,
+                                const Scratch<12>& scratch) {
+  if (mlp.shared_width == 0 || weights.shared_gate_up.input != weights.gate_up.input) return {};
+  for (const ops::LinearWeight* const weight :
+       {&weights.shared_gate_up, &weights.shared_down, &weights.shared_gate}) {
+    if (step.products.adapts(*weight)) return {};
+  }
+  return {.weight = &weights.shared_gate_up,
+          .activation = mlp.shared_activation,
+          .out = shaped(scratch[8], in.rows(), weights.shared_down.in),
+          .next = &weights.shared_down};
+}
+
+// The second product of `activated`, and the sum of a token's rows in `sum`.
+void close(const Experts& mlp, const Experts::Weights& weights, const ops::View& activated,
+           const ops::View& chosen, ops::CombineExpertsArgs sum, const ops::CloseSharedArgs& shared,
+           const LayerStep& step, const Scratch<12>& scratch) {
   ops::ExpertOps& ops = *step.ops.expert_ops();
-  const int64_t pairs = in.rows() * mlp.chosen;
-  const ops::View activated = shaped(scratch[3], pairs, weights.down.in);
-  ops.expert_linear({.x = in.x,
-                     .x_scale = in.scale,
-                     .chosen = chosen,
-                     .weight = &weights.gate_up,
-                     .first = mlp.first,
-                     .activation = mlp.activation,
-                     .out = activated});
+  ops::ExpertLinearArgs second{
+      .x = activated, .chosen = chosen, .weight = &weights.down, .first = mlp.first};
+  if (ops.close_experts({.second = second, .sum = sum, .shared = shared})) return;
+  RUDDER_CHECK(shared.weight == nullptr, "a shared expert that was opened is not closed");
   const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
-  const ops::View made = shaped(scratch[6], pairs, weights.down.out);
-  ops.expert_linear({.x = rows.x,
-                     .x_scale = rows.scale,
-                     .chosen = chosen,
-                     .weight = &weights.down,
-                     .first = mlp.first,
-                     .out = made});
-  return made;
+  second.x = rows.x;
+  second.x_scale = rows.scale;
+  second.out = sum.x = shaped(scratch[6], activated.num_rows(), weights.down.out);
+  ops.expert_linear(second);
+  ops.combine_experts(sum);
 }
 
 // Experts.own_norms. What is normed behind products is whole on every rank first.
@@ -262,15 +281,20 @@ ops::View run_with_own_norms(const Experts& mlp, const Experts::Weights& weights
 
   const ops::View read = shaped(scratch[11], in.rows(), mlp.hidden);
   step.ops.residual_norm({.x = step.residual, .norm = weights.router_norm, .out = read});
-  const Choice choice = choose(mlp, weights, read, taps, step, scratch);
+  const ops::RouteArgs route = route_of(mlp, weights, read, step, scratch);
+  choose(route, taps, step);
   const Operand rows = step.products.empty_operand(weights.gate_up, in.rows(), scratch[11]);
   step.ops.residual_norm({.x = step.residual,
                           .norm = weights.pre_norm,
                           .out = rows.x,
                           .out_scale = rows.scale,
                           .next = &weights.gate_up});
-  const ops::View made = run_chosen(mlp, weights, rows, choice.chosen, step, scratch);
-  step.ops.expert_ops()->combine_experts({.x = made, .weights = choice.weights, .out = out});
+  const ops::ExpertLinearArgs first = first_of(mlp, weights, rows, route.chosen, scratch);
+  if (!step.ops.expert_ops()->open_experts({.first = first, .next = &weights.down})) {
+    step.ops.expert_ops()->expert_linear(first);
+  }
+  close(mlp, weights, first.out, route.chosen, {.weights = route.weights, .out = out}, {}, step,
+        scratch);
   make_whole(out);
   step.ops.residual_norm({.x = shared, .delta = out, .delta_norm = weights.post_norm, .out = out});
   return out;
@@ -283,14 +307,37 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const ops::View sum = shaped(out, in.rows(), weights.down.out);
   if (mlp.own_norms) return run_with_own_norms(mlp, weights, in, taps, step, scratch, sum);
-  const Choice choice = choose(mlp, weights, in.act, taps, step, scratch);
-  const ops::View made = run_chosen(mlp, weights, in, choice.chosen, step, scratch);
-  const Shared shared = run_shared(mlp, weights, in, step, scratch);
-  step.ops.expert_ops()->combine_experts({.x = made,
-                                          .weights = choice.weights,
-                                          .shared = shared.out,
-                                          .shared_gate = shared.gate,
-                                          .out = sum});
+  const ops::RouteArgs route = route_of(mlp, weights, in.act, step, scratch);
+  const ops::ExpertLinearArgs first = first_of(mlp, weights, in, route.chosen, scratch);
+  ops::ExpertOps& ops = *step.ops.expert_ops();
+  const bool is_tapped = tapping(taps, step) != nullptr;
+  if (is_tapped) choose(route, taps, step);
+  ops::OpenExpertsArgs open{.route = is_tapped ? ops::RouteArgs{} : route,
+                            .first = first,
+                            .next = &weights.down,
+                            .shared = open_shared(mlp, weights, in, step, scratch)};
+  bool is_open = ops.open_experts(open);
+  if (!is_open && open.shared.weight != nullptr) {
+    open.shared = {};
+    is_open = ops.open_experts(open);
+  }
+  if (!is_open) {
+    if (!is_tapped) choose(route, taps, step);
+    ops.expert_linear(first);
+  }
+  ops::CombineExpertsArgs terms{.weights = route.weights, .out = sum};
+  ops::CloseSharedArgs closing;
+  if (is_open && open.shared.weight != nullptr) {
+    closing = {.x = open.shared.out,
+               .weight = &weights.shared_down,
+               .gate_x = in.act,
+               .gate = mlp.shared_gate ? &weights.shared_gate : nullptr};
+  } else {
+    const Shared shared = run_shared(mlp, weights, in, step, scratch);
+    terms.shared = shared.out;
+    terms.shared_gate = shared.gate;
+  }
+  close(mlp, weights, first.out, route.chosen, terms, closing, step, scratch);
   return sum;
 }
 

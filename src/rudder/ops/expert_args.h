@@ -54,17 +54,46 @@ struct ExpertLinearArgs {
   // Where there is one, the product's rows are gate and up side by side, and out = act(gate) * up
   // of them (GatedActArgs), half as wide.
   std::optional<Activation> activation = {};
-  View out;  // [T * k, out] act, or [T * k, out / 2] with an activation
+  View out = {};  // [T * k, out] act, or [T * k, out / 2] with an activation
 };
 
 // out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then, where there is one,
 // plus what the shared expert made, times sigmoid(shared_gate_t) where there is a gate.
 struct CombineExpertsArgs {
-  View x;                 // [T * k, hidden] act
+  View x = {};            // [T * k, hidden] act
   View weights;           // [T, k] f32
   View shared = {};       // [T, hidden] act; may be `out`
   View shared_gate = {};  // [T, 1] act
   View out;               // [T, hidden] act
+};
+
+// The first product of the expert that every token has, from what the chosen ones' x is.
+struct OpenSharedArgs {
+  const LinearWeight* weight = nullptr;  // rows of gate, then of up; null: there is none
+  Activation activation = Activation::kSilu;
+  View out;                            // [T, out / 2] act
+  const LinearWeight* next = nullptr;  // multiplies `out`
+};
+// And its second product, which takes the place of CombineExpertsArgs.shared.
+struct CloseSharedArgs {
+  View x;                                // [T, in] act
+  const LinearWeight* weight = nullptr;  // null: there is none
+  View gate_x = {};                      // [T, hidden] act, with `gate`
+  const LinearWeight* gate = nullptr;    // one row that takes rows in act, of shared_gate; optional
+};
+
+// A route(), without a router that is adapted or tapped, and the first product of what it chose.
+struct OpenExpertsArgs {
+  RouteArgs route = {};                // without logits `chosen` is there
+  ExpertLinearArgs first;              // with an activation; of route.chosen
+  const LinearWeight* next = nullptr;  // multiplies `first.out`
+  OpenSharedArgs shared = {};
+};
+// The second product of rows in act, quantised where the weight takes them so, and their sum.
+struct CloseExpertsArgs {
+  ExpertLinearArgs second;  // its `out` is none
+  CombineExpertsArgs sum;   // its `x` is none
+  CloseSharedArgs shared = {};
 };
 
 }  // namespace rudder::ops

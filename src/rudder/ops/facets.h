@@ -127,6 +127,10 @@ class ExpertOps {
   virtual void route(const RouteArgs& args) = 0;
   virtual void expert_linear(const ExpertLinearArgs& args) = 0;
   virtual void combine_experts(const CombineExpertsArgs& args) = 0;
+  // The same in fewer launches, where a device has some for as many tokens; false: it has none, and
+  // has done nothing. Which it is depends on shapes alone. Bits may be others.
+  virtual bool open_experts(const OpenExpertsArgs& /*args*/) { return false; }
+  virtual bool close_experts(const CloseExpertsArgs& /*args*/) { return false; }
   virtual RouterTapOps* router_taps() { return nullptr; }  // null: it taps no routers
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rudder/testing/ops_conformance.h"
+#include "rudder/testing/ops_conformance_open_experts.h"
 
 namespace rudder::testing {
 namespace {
@@ -402,4 +403,28 @@ TEST_P(OpsConformance, CombineExperts) {
 }
 
 }  // namespace
+
+Result<ops::LinearWeight> OpsOpenExperts::weight_of(const OpenCase& c, int64_t in, int64_t out,
+                                                    int64_t experts) {
+  std::list<std::vector<float>> memory;
+  std::list<HostTensor> codes;
+  std::vector<ops::LinearPart> parts;
+  for (int64_t e = 0; e < experts; ++e) {
+    if (c.is_coded) {
+      parts.push_back(coded_part(in, out, codes));
+    } else {
+      std::vector<float>& values = memory.emplace_back(random_values(in * out, 0.2));
+      for (float& value : values) value = tensor::to_float(tensor::to_bf16(value));
+      if (stores_fp8()) put_on_fp8_grid(values, in);
+      parts.push_back(ops::wide_part({values.data(), tensor::DType::kF32, {out, in}}));
+    }
+    if (!c.has_bias) continue;
+    std::vector<float>& bias = memory.emplace_back(random_values(out));
+    for (float& value : bias) value = tensor::to_float(tensor::to_bf16(value));
+    parts.back().bias = {bias.data(), tensor::DType::kF32, {out}};
+  }
+  if (experts == 1) return ops_.make_linear(parts);
+  return ops_.expert_ops()->make_experts(parts, experts);
+}
+
 }  // namespace rudder::testing

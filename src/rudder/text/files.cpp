@@ -11,8 +11,11 @@ constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
 Result<std::string> read_text_file(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
     return fail(ErrorCode::kNotFound, "no such file", path.string());
+  }
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return fail(ErrorCode::kCorruptFile, "it is not a regular file", path.string());
   }
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return fail(ErrorCode::kIo, error.message(), path.string());

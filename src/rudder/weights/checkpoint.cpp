@@ -164,8 +164,9 @@ class CheckpointImpl : public Checkpoint {
 
   bool has_file(std::string_view file) const override {
     if (folder_.empty()) return find_memory(file) != nullptr;
-    std::error_code ignored;
-    return is_text_file_name(file) && std::filesystem::exists(where(file), ignored);
+    std::error_code ignored;  // a link to nothing is there, and cannot be read
+    return is_text_file_name(file) &&
+           std::filesystem::exists(std::filesystem::symlink_status(where(file), ignored));
   }
 
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }

@@ -25,6 +25,18 @@ TEST(Addresses, UnixSocket) {
   EXPECT_NE(::access(settings.uds.c_str(), F_OK), 0) << "the socket is removed";
 }
 
+TEST(Addresses, ASocketIsTakenFromTheDeadAlone) {
+  ServerSettings settings;
+  settings.uds = fmt::format("{}rudder-dead-test-{}.sock", ::testing::TempDir(), ::getpid());
+  TestServer test(greet, settings);
+  ServerParts parts{.engine = &test.engine, .model = byte_model()};
+  const Result<std::unique_ptr<Server>> second = Server::start(parts, settings);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().where, "uds");
+  EXPECT_NE(second.error().message.find("another process"), std::string::npos);
+  EXPECT_EQ(::access(settings.uds.c_str(), F_OK), 0) << "the first one still has it";
+}
+
 TEST(Addresses, WhatCannotBeIsNamed) {
   TestServer test(greet);
   ServerSettings settings;

@@ -141,6 +141,13 @@ Result<std::unique_ptr<Listener>> Listener::open(ServerContext& context,
     // A socket that a dead server left behind is in the way; anything else there is not ours.
     struct stat info {};
     if (::lstat(settings.uds.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) {
+      Local::socket probe(impl->threads[0]->context());
+      probe.connect(Local::endpoint(settings.uds), ec);
+      if (!ec) {
+        return fail(ErrorCode::kIo,
+                    fmt::format("cannot listen on unix:{}: another process does", settings.uds),
+                    "uds");
+      }
       ::unlink(settings.uds.c_str());
     }
     impl->address = "unix:" + settings.uds;

@@ -244,6 +244,29 @@ TEST(ToolApi, ForcedCallsAreConstrained) {
 }
 
 // Tokens keep their step and their log-probabilities, also where the parser holds their text back.
+// As clients write them that leave nothing out, or let arguments be null.
+TEST(ToolApi, ForcedToolsMayHaveNullsAndSeveralTypes) {
+  TestServer test([](const engine::RequestParams&) { return say({"a"}); }, hermes());
+  const auto status_of = [&](std::string_view parameters) {
+    return test
+        .post(
+            "/v1/chat/completions",
+            fmt::format(R"({{{},"tool_choice":"required","tools":[{{"type":"function","function":)"
+                        R"({{"name":"f","parameters":{}}}}}]}})",
+                        kHiMessages, parameters))
+        .status;
+  };
+  for (const std::string_view taken :
+       {R"({"type":["object","null"],"properties":{}})", R"({"type":null,"properties":null})",
+        R"({"type":"object","properties":{"a":{}},"required":null})", "null"}) {
+    EXPECT_EQ(status_of(taken), 200) << taken;
+  }
+  for (const std::string_view refused :
+       {R"({"type":["string","null"]})", R"({"type":"array"})", R"({"properties":[]})"}) {
+    EXPECT_EQ(status_of(refused), 400) << refused;
+  }
+}
+
 TEST(ToolApi, EveryTokenHasItsEvent) {
   TestServer test(
       [](const engine::RequestParams&) {

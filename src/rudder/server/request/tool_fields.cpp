@@ -54,6 +54,15 @@ bool has_too_many(FieldReader& reader, const json::array& list) {
   return true;
 }
 
+// Whether the type of a tool's parameters lets arguments be an object.
+bool may_be_object(const json::value& type) {
+  if (const json::array* types = type.if_array()) {
+    return std::any_of(types->begin(), types->end(),
+                       [](const json::value& one) { return one == "object"; });
+  }
+  return type.is_null() || type == "object";
+}
+
 // Where a schema forces arguments, they must be what it can force them to be.
 void check_schemas(FieldReader& reader, const ToolFields& fields) {
   for (size_t i = 0; i < fields.callable.size(); ++i) {
@@ -61,7 +70,7 @@ void check_schemas(FieldReader& reader, const ToolFields& fields) {
     const json::value* parameters = fields.callable[i].parameters;
     const json::value* type =
         parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
-    if (type == nullptr || *type == "object") continue;
+    if (type == nullptr || may_be_object(*type)) continue;
     reader.error(ErrorCode::kInvalidArgument, "must be 'object'", fields.schema_paths[i] + ".type");
   }
 }

@@ -106,9 +106,14 @@ struct FewCodes {
     const auto chunks = static_cast<int32_t>(code_chunks(p.in));
     const int64_t first = (int64_t{rows.expert} * chunks + chunk) * blocks;
     const auto* const from = static_cast<const uint8_t*>(p.weight);
+    load_blocks(from + (first + rows.first / kCodeRows) * kCodeBlockBytes,
+                from + (first + rows.second / kCodeRows) * kCodeBlockBytes, lane, part);
+  }
+  // From the blocks of the first eight rows and of the others.
+  __device__ __forceinline__ static void load_blocks(const uint8_t* of_first,
+                                                     const uint8_t* of_second, int lane,
+                                                     Part& part) {
     const int index = kCodeRows * (lane % 4) + lane / 4;
-    const uint8_t* const of_first = from + (first + rows.first / kCodeRows) * kCodeBlockBytes;
-    const uint8_t* const of_second = from + (first + rows.second / kCodeRows) * kCodeBlockBytes;
     part.codes[0] = load_weight_16(of_first + 16 * index);
     part.codes[1] = load_weight_16(of_second + 16 * index);
     part.scales[0] = load_weight_1(of_first + kCodeScalesAt + index);

@@ -51,7 +51,8 @@ struct TokenPieces {
   uint4 v[kUnroll][kTokenTiles];
 };
 
-template <int kRowTiles, int kTokenTiles, int kUnroll, bool kFp8>
+// kIsAhead: pieces are loaded while those in front of them are multiplied.
+template <int kRowTiles, int kTokenTiles, int kUnroll, bool kIsAhead, bool kFp8>
 class Gemv {
  public:
   static constexpr int kRows = 16 * kRowTiles;
@@ -87,13 +88,19 @@ class Gemv {
     dependency_trigger();
     load(x, at);
     for (; at - 16 * in_group_ < row_bytes_; at += kStride) {
-      WeightPieces<kRowTiles, kUnroll> next_w;
-      TokenPieces<kTokenTiles, kUnroll> next_x;
-      load(next_w, at + kStride);
-      load(next_x, at + kStride);
-      multiply(c, w, x);
-      w = next_w;
-      x = next_x;
+      if constexpr (kIsAhead) {
+        WeightPieces<kRowTiles, kUnroll> next_w;
+        TokenPieces<kTokenTiles, kUnroll> next_x;
+        load(next_w, at + kStride);
+        load(next_x, at + kStride);
+        multiply(c, w, x);
+        w = next_w;
+        x = next_x;
+      } else {
+        multiply(c, w, x);
+        load(w, at + kStride);
+        load(x, at + kStride);
+      }
     }
     keep(c);
     __syncthreads();
@@ -200,20 +207,21 @@ class Gemv {
 };
 
 // kBlocks are to fit on a multiprocessor at once.
-template <int kRowTiles, int kTokenTiles, int kUnroll, int kBlocks, bool kFp8>
+template <int kRowTiles, int kTokenTiles, int kUnroll, bool kIsAhead, int kBlocks, bool kFp8>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     gemv_kernel(const __grid_constant__ GemvParams p) {
-  using Kernel = Gemv<kRowTiles, kTokenTiles, kUnroll, kFp8>;
+  using Kernel = Gemv<kRowTiles, kTokenTiles, kUnroll, kIsAhead, kFp8>;
   __shared__ float sums[kWarps * Kernel::kTokens * Kernel::kSumStride];
   Kernel(p, sums).run();
 }
 
-template <int kRowTiles, int kTokenTiles, int kUnroll, int kBlocks>
+template <int kRowTiles, int kTokenTiles, int kUnroll, int kBlocks, bool kIsAhead = true>
 cudaError_t launch(const GemvParams& p, cudaStream_t stream) {
   const int64_t rows = 16 * kRowTiles;
   const auto blocks = static_cast<unsigned>((p.out + rows - 1) / rows);
-  return launch_pdl(p.is_fp8 ? gemv_kernel<kRowTiles, kTokenTiles, kUnroll, kBlocks, true>
-                             : gemv_kernel<kRowTiles, kTokenTiles, kUnroll, kBlocks, false>,
+  return launch_pdl(p.is_fp8
+                        ? gemv_kernel<kRowTiles, kTokenTiles, kUnroll, kIsAhead, kBlocks, true>
+                        : gemv_kernel<kRowTiles, kTokenTiles, kUnroll, kIsAhead, kBlocks, false>,
                     dim3(blocks), dim3(kWarps * 32), 0, stream, p);
 }
 
@@ -228,6 +236,7 @@ cudaError_t launch_gemv(const GemvParams& params, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (params.tokens <= 8) {
+    if (params.variant == 2) return launch<1, 1, 8, 1, false>(params, stream);
     return params.variant == 0 ? launch<1, 1, 2, 4>(params, stream)
                                : launch<1, 1, 4, 2>(params, stream);
   }

@@ -40,8 +40,10 @@ struct GemvParams {
 };
 
 // Ways to cut the work up, of which one or another is faster: many small blocks, or fewer with more
-// bytes under way each. The bits of the result are the same.
+// bytes under way each; of few tokens also with 4096 bytes of each row, which for weights of few
+// rows are all there are. The bits of the result are the same.
 constexpr int32_t gemv_variants(int64_t tokens) {
+  if (tokens <= 8) return 3;
   return tokens <= 16 ? 2 : 1;
 }
 

@@ -5,8 +5,10 @@ namespace rudder::cuda {
 namespace {
 
 constexpr int kThreads = 128;  // one channel each, or two
-constexpr int kTokens = 16;    // of a block
-constexpr uint32_t kAllTokens = (1u << kTokens) - 1;
+// Tokens of a block, where sequences have many and where they have few: what is kept of fewer lets
+// more blocks wait for their states at once.
+constexpr int kManyTokens = 16;
+constexpr int kFewTokens = 4;
 
 // Of neighbouring channels, so many as a thread has.
 template <int kWide>
@@ -28,10 +30,11 @@ __device__ Numbers<kWide> load_floats_of(const float* from) {
 
 // The filters of a thread's channels over kTokens tokens, of which in[kLength - 1] is the first
 // one's input.
-template <int kLength, int kWide>
+template <int kLength, int kWide, int kTokens>
 class Filter {
  public:
   static constexpr int kPast = kLength - 1;
+  static constexpr uint32_t kAllTokens = (1u << kTokens) - 1;
   using Input = Numbers<kWide>;
 
   __device__ Filter(const ConvolveParams& p, int channel) : p_(p), channel_(channel) {
@@ -106,9 +109,9 @@ class Filter {
 };
 
 // A sequence's state, and its first tokens.
-template <int kLength, int kWide>
-__device__ void run_first(const ConvolveParams& p, const Filter<kLength, kWide>& filter, int seq,
-                          int channel) {
+template <int kLength, int kWide, int kTokens>
+__device__ void run_first(const ConvolveParams& p, const Filter<kLength, kWide, kTokens>& filter,
+                          int seq, int channel) {
   constexpr int kPast = kLength - 1;
   const StatePart part = load_part(p.state, seq);
   if (part.count <= 0) return;
@@ -132,7 +135,7 @@ __device__ void run_first(const ConvolveParams& p, const Filter<kLength, kWide>&
   for (int t = 0; t < kTokens; ++t) {
     if (t < part.count) in[kPast + t] = filter.input(int64_t{part.begin} + t);
   }
-  filter.write(in, part.begin, part.count >= kTokens ? kAllTokens : (1u << part.count) - 1);
+  filter.write(in, part.begin, (1u << min(part.count, kTokens)) - 1);
   if (state == nullptr) return;
   const int moved = part.has_drafts ? 0 : part.count;
 #pragma unroll
@@ -157,8 +160,8 @@ __device__ void run_first(const ConvolveParams& p, const Filter<kLength, kWide>&
 }
 
 // Those of kTokens tokens of the step that are not among a sequence's first.
-template <int kLength, int kWide>
-__device__ void run_others(const ConvolveParams& p, const Filter<kLength, kWide>& filter,
+template <int kLength, int kWide, int kTokens>
+__device__ void run_others(const ConvolveParams& p, const Filter<kLength, kWide, kTokens>& filter,
                            int block) {
   constexpr int kPast = kLength - 1;
   const int first = block * kTokens;
@@ -187,35 +190,43 @@ __device__ void run_others(const ConvolveParams& p, const Filter<kLength, kWide>
   filter.write(in, first, is_written);
 }
 
-template <int kLength, int kWide>
+template <int kLength, int kWide, int kTokens>
 __global__ void __launch_bounds__(kThreads) convolve_kernel(const ConvolveParams p) {
   const int channel =
       kWide * (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x));
   if (channel >= p.channels) return;
-  const Filter<kLength, kWide> filter(p, channel);
+  const Filter<kLength, kWide, kTokens> filter(p, channel);
   dependency_wait();
   dependency_trigger();
   const auto block = static_cast<int>(blockIdx.y);
   if (block < p.state.seqs) {
-    run_first<kLength, kWide>(p, filter, block, channel);
+    run_first(p, filter, block, channel);
   } else {
-    run_others<kLength, kWide>(p, filter, block - p.state.seqs);
+    run_others(p, filter, block - p.state.seqs);
   }
+}
+
+template <int kLength, int kWide, int kTokens>
+cudaError_t launch_tokens(const ConvolveParams& p, cudaStream_t stream) {
+  const int32_t others = p.state.tokens > kTokens ? (p.state.tokens + kTokens - 1) / kTokens : 0;
+  constexpr int32_t kChannels = kThreads * kWide;
+  const dim3 grid(static_cast<unsigned>((p.channels + kChannels - 1) / kChannels),
+                  static_cast<unsigned>(p.state.seqs + others));
+  return launch_pdl(convolve_kernel<kLength, kWide, kTokens>, grid, dim3(kThreads), 0, stream, p);
+}
+
+template <int kLength, int kWide>
+cudaError_t launch_wide(const ConvolveParams& p, cudaStream_t stream) {
+  return p.state.tokens <= 2 * p.state.seqs ? launch_tokens<kLength, kWide, kFewTokens>(p, stream)
+                                            : launch_tokens<kLength, kWide, kManyTokens>(p, stream);
 }
 
 template <int kLength>
 cudaError_t launch_length(const ConvolveParams& p, cudaStream_t stream) {
-  const int32_t others = p.state.tokens > kTokens ? (p.state.tokens + kTokens - 1) / kTokens : 0;
-  const auto launch = [&](auto kernel, int32_t wide) {
-    const int32_t of_block = kThreads * wide;
-    const dim3 grid(static_cast<unsigned>((p.channels + of_block - 1) / of_block),
-                    static_cast<unsigned>(p.state.seqs + others));
-    return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
-  };
   const bool is_even = p.channels % 2 == 0 && p.x_stride % 2 == 0 && p.state.pool_stride % 8 == 0 &&
                        is_aligned(p.state.pool, 8) && is_aligned(p.x, 4) && is_aligned(p.out, 4) &&
                        is_aligned(p.weight);
-  return is_even ? launch(convolve_kernel<kLength, 2>, 2) : launch(convolve_kernel<kLength, 1>, 1);
+  return is_even ? launch_wide<kLength, 2>(p, stream) : launch_wide<kLength, 1>(p, stream);
 }
 
 }  // namespace
