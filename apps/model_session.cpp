@@ -442,7 +442,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
-  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint));
+  RUDDER_TRY(const std::string print, fingerprint(settings, *session.files.checkpoint, first));
   RUDDER_TRY(const ServedForm form, ServedForm::of(*session.files.checkpoint));
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
   // All of it is loaded; where adapters may come, their DoRA reads it again.

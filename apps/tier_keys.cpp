@@ -9,12 +9,13 @@
 
 #include "rudder/base/checksum.h"
 #include "rudder/base/siphash.h"
+#include "rudder/cpu/host_memory.h"
 #include "rudder/exec/record_files.h"
 
 namespace rudder::apps {
 
 Result<std::string> fingerprint(const SessionSettings& settings,
-                                const weights::Checkpoint& checkpoint) {
+                                const weights::Checkpoint& checkpoint, const ops::Device& device) {
   if (settings.exec.tiers.disk_dir.empty()) return std::string();
   RUDDER_TRY(const std::string config, checkpoint.read_text("config.json"));
   SipHash128 hash({0x7275646465722066, 0x696e6765727072});
@@ -23,6 +24,8 @@ Result<std::string> fingerprint(const SessionSettings& settings,
     hash.update(bytes);
   };
   add(std::as_bytes(std::span(config)));
+  const std::string computes = device.name();
+  add(std::as_bytes(std::span(computes)));
   hash.update(uint64_t{settings.exec.batch_invariant ? 1U : 0U});  // kernels that round otherwise
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
     add(std::as_bytes(std::span(tensor.name)));
@@ -46,7 +49,17 @@ Result<std::string> key_secret(const SessionSettings& settings) {
 }
 
 Result<void> check_tiers(const SessionSettings& settings) {
-  if (settings.exec.tiers.host_gib == 0) return {};
+  const double asked = settings.exec.tiers.host_gib;
+  if (asked == 0) return {};
+  // A GPU's is had at the start, where a machine without as much ends processes.
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double available = static_cast<double>(cpu::available_host_memory()) / kGib;
+  if (available > 0 && asked > available) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{:.1f} GiB are more than the {:.1f} GiB of host memory available",
+                            asked, available),
+                "kv-host-gib");
+  }
   if (!settings.record.folder.empty()) {
     return fail(ErrorCode::kUnsupported, "recordings have no tiers (kv-host-gib)", "record");
   }

@@ -26,6 +26,7 @@ constexpr Bench kBenches[] = {
     {"ops", "each macro-op: time, bytes, share of the machine's ceiling", bench_ops},
     {"scenarios", "seven fixed batches on several models in turn", bench_scenarios},
     {"speculation", "drafts of known quality: acceptance, length, batch", bench_speculation},
+    {"tiers", "cached prefixes behind the device: link, first token, turns", bench_tiers},
     {"trace", "where the time of a step goes on a GPU, kernel by kernel", bench_trace},
     {"steering", "what steering and capture cost, mode by mode", bench_steering},
 };

@@ -12,6 +12,7 @@ int bench_ops(int argc, char** argv);
 int bench_scenarios(int argc, char** argv);
 int bench_speculation(int argc, char** argv);
 int bench_steering(int argc, char** argv);
+int bench_tiers(int argc, char** argv);
 int bench_trace(int argc, char** argv);
 
 }  // namespace rudder::apps

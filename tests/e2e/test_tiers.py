@@ -170,6 +170,7 @@ def test_what_does_not_go_together_is_refused_by_name(tmp_path):
     for flags, name in ((("--kv-disk-dir", str(tmp_path / "d")), "kv-disk-dir"),
                         (("--kv-host-gib", "1", "--kv-disk-gib", "1"), "kv-disk-gib"),
                         (("--kv-offloading-size", "1", "--no-enable-prefix-caching"), "kv-host-gib"),
+                        (("--kv-host-gib", "60000"), "kv-host-gib"),  # more than the machine has
                         (("--kv-host-gib", "1", "--tensor-parallel-size", "2"), "kv-host-gib")):
         refused = run_rudder("serve", *SMALL, *flags)
         assert refused.returncode != 0

@@ -24,6 +24,9 @@ class ReadingOps final : public testing::PassingOps, public ops::ReaderOps {
   bool is_host() const override { return false; }
   ops::ReaderOps* reader_ops() override { return this; }
   int64_t reader_bytes() const override { return 0; }
+  Result<std::unique_ptr<ops::CopyLane>> make_lane() const override {
+    return std::make_unique<ops::HostLane>();
+  }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return num_left_-- > 0 ? cpu::make_reference_ops() : nullptr;
   }

@@ -59,6 +59,9 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
   ops::StateOps* state_ops() override { return &recurrences_; }
   int64_t reader_bytes() const override { return 0; }
+  Result<std::unique_ptr<ops::CopyLane>> make_lane() const override {
+    return std::make_unique<ops::HostLane>();
+  }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return std::make_unique<FastOps>(isa_, dtype_, kv_, 1, nullptr);
   }

@@ -13,6 +13,7 @@
 #include "rudder/cuda/adapter_ops.h"
 #include "rudder/cuda/attention_layers.h"
 #include "rudder/cuda/check_bounds.h"
+#include "rudder/cuda/copy_lane.h"
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
@@ -94,6 +95,9 @@ class CudaOps final : public ops::Ops,
   ops::RankOps* rank_ops() override { return this; }
   ops::ReaderOps* reader_ops() override { return this; }
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
+  Result<std::unique_ptr<ops::CopyLane>> make_lane() const override {
+    return CudaLane::make(settings_.device);
+  }
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
     settings.policy = linear_->policy();  // and it measures nothing

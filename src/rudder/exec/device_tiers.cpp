@@ -1,16 +1,23 @@
 #include "rudder/exec/device_tiers.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
 
+#include "rudder/base/thread_pool.h"
 #include "rudder/exec/tier_caps.h"
 
 namespace rudder::exec {
 
 namespace {
 
-// A thread makes 10 GB/s of checksums or so; they shall not hold up a link of 60.
-constexpr int32_t kLaneThreads = 8;
+// Making checksums shall not hold up a link of 60 GB/s; a thread sleeps while its records are
+// copied. Some cores are the engine's.
+int32_t lane_threads() {
+  constexpr int32_t kMost = 12;
+  return std::clamp(usable_cores() * 3 / 4, 1, kMost);
+}
 
 std::span<std::byte> memory_of(const ops::View& view) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
@@ -18,23 +25,24 @@ std::span<std::byte> memory_of(const ops::View& view) {
 
 }  // namespace
 
+Result<std::unique_ptr<ops::CopyLane>> lane_of(ops::Ops& ops) {
+  if (ops.is_host()) return std::make_unique<ops::HostLane>();
+  if (ops.reader_ops() != nullptr) return ops.reader_ops()->make_lane();
+  return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
+}
+
 Result<std::unique_ptr<RecordMemory>> start_tiers(ops::Ops& ops, const step::Capacity& capacity,
                                                   const KvLayout& layout, const ops::View& pool,
                                                   const ops::View& states,
                                                   const std::string& folder) {
   if (capacity.tiers.empty()) return nullptr;
-  std::unique_ptr<ops::Ops> lane;
-  if (!ops.is_host())
-    lane = ops.reader_ops() == nullptr ? nullptr : ops.reader_ops()->make_reader();
-  if (!ops.is_host() && lane == nullptr) {
-    return tl::unexpected<Error>(tiers_unsupported(ops.name()).error());
-  }
+  RUDDER_TRY(std::unique_ptr<ops::CopyLane> lane, lane_of(ops));
   const std::span<std::byte> all = memory_of(pool);
   const auto scales = static_cast<size_t>(capacity.num_blocks * layout.scale_bytes);
   RecordMemory::Parts parts = {
       .caps = capacity.tiers,
       .num_groups = capacity.kv_groups.size(),
-      .num_threads = lane == nullptr ? 1 : kLaneThreads,
+      .num_threads = ops.is_host() ? 1 : lane_threads(),
       .device = {.lane = std::move(lane),
                  .scales = all.first(scales),
                  .blocks = all.subspan(scales),

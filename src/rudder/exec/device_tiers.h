@@ -8,6 +8,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/record_memory.h"
+#include "rudder/ops/copy_lane.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
@@ -19,9 +20,12 @@ inline bool is_nothing(const step::StepPlan& plan) {
   return plan.seqs.empty() && plan.copies_before.empty() && plan.record_copies.empty();
 }
 
+// By which its records are copied. kUnsupported, where = "kv-host-gib": it has none.
+Result<std::unique_ptr<ops::CopyLane>> lane_of(ops::Ops& ops);
+
 // Of a device with this KV cache (kv_layout.h's pool) and these states (StateMemory::pool()). Null
-// where the capacity has no tiers. kUnsupported, where = "kv-host-gib": the host cannot reach the
-// device's memory; else as RecordFiles::open, of `folder`, and RecordMemory::start.
+// where the capacity has no tiers. Errors: as lane_of, RecordFiles::open, of `folder`, and
+// RecordMemory::start.
 Result<std::unique_ptr<RecordMemory>> start_tiers(ops::Ops& ops, const step::Capacity& capacity,
                                                   const KvLayout& layout, const ops::View& pool,
                                                   const ops::View& states,

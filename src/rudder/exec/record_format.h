@@ -30,8 +30,10 @@ inline int64_t record_bytes(const step::TierCaps& tiers, step::RecordParts parts
 // Writes the header of the payload that is there; `record` has both.
 void seal_record(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
                  std::span<std::byte> record);
-// They are what was sealed: this key's, of these parts and this layout.
-bool is_sealed(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
-               std::span<const std::byte> record);
+// The header is what was sealed: this key's, of these parts and this layout.
+bool has_header(const step::TierCaps& tiers, const step::RecordKey& key, step::RecordParts parts,
+                std::span<const std::byte> record);
+// The payload is what the header says.
+bool has_payload(std::span<const std::byte> record);
 
 }  // namespace rudder::exec

@@ -4,8 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -19,8 +17,9 @@ bool changes_file(const step::RecordCopy& copy) {
   return copy.move == step::RecordMove::kWrite || copy.move == step::RecordMove::kErase;
 }
 
-ops::View view_of(std::span<std::byte> bytes) {
-  return {bytes.data(), tensor::DType::kU8, {std::ssize(bytes)}};
+// A sequence waits for it.
+bool is_awaited(const step::RecordCopy& copy) {
+  return copy.move == step::RecordMove::kLoad || copy.move == step::RecordMove::kFetch;
 }
 
 }  // namespace
@@ -51,28 +50,21 @@ RecordMemory::~RecordMemory() {
 }
 
 Result<std::span<std::byte>> RecordMemory::host_memory(int64_t bytes) {
-  if (ops::Ops* const lane = parts_.device.lane.get()) {
-    RUDDER_TRY(const ops::View pinned, lane->allocate_staging(bytes));
-    return std::span(static_cast<std::byte*>(pinned.data), static_cast<size_t>(bytes));
-  }
-  owned_.emplace_back(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-  if (owned_.back() == nullptr) {
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("{} bytes of host memory are not to be had", bytes), "kv-host-gib");
-  }
-  return std::span(owned_.back().get(), static_cast<size_t>(bytes));
+  Result<std::span<std::byte>> memory = parts_.device.lane->allocate(bytes);
+  if (!memory) memory.error().where = "kv-host-gib";
+  return memory;
 }
 
 Result<void> RecordMemory::allocate() {
   const step::TierCaps& caps = parts_.caps;
-  RUDDER_TRY(host_,
-             host_memory(caps.plain_records * plain_bytes_ + caps.stated_records * stated_bytes_));
+  const int64_t bytes = caps.plain_records * plain_bytes_ + caps.stated_records * stated_bytes_;
+  const int64_t bounce = caps.has_disk() ? std::max(plain_bytes_, stated_bytes_) : 0;
+  RUDDER_TRY(const std::span<std::byte> all, host_memory(bytes + parts_.num_threads * bounce));
+  host_ = all.first(static_cast<size_t>(bytes));
   workers_.resize(static_cast<size_t>(parts_.num_threads));
-  for (Worker& worker : workers_) {
-    if (caps.has_disk()) {
-      RUDDER_TRY(worker.bounce, host_memory(std::max(plain_bytes_, stated_bytes_)));
-    }
-    if (parts_.device.lane != nullptr) worker.copied = parts_.device.lane->make_event();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i].bounce = all.subspan(static_cast<size_t>(bytes) + i * static_cast<size_t>(bounce),
+                                     static_cast<size_t>(bounce));
   }
   return {};
 }
@@ -100,14 +92,26 @@ std::vector<step::RecordDone> RecordMemory::take_done(bool waits) {
 // Loads go before what nobody waits for; of equal ones the first. Writing and erasing files keep
 // their order, since a file that is written anew was erased before: one thread at a time does so.
 std::deque<step::RecordCopy>::iterator RecordMemory::next_copy() {
-  const auto is_awaited = [](const step::RecordCopy& copy) {
-    return copy.move == step::RecordMove::kLoad || copy.move == step::RecordMove::kFetch;
-  };
   const auto awaited = std::ranges::find_if(queue_, is_awaited);
   if (awaited != queue_.end()) return awaited;
   return std::ranges::find_if(queue_, [this](const step::RecordCopy& copy) {
     return !(changes_files_ && changes_file(copy));
   });
+}
+
+// Of loads and stores several where many wait: to be waited for once.
+void RecordMemory::take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker) {
+  constexpr size_t kMost = 4;
+  const step::RecordMove move = first->move;
+  const bool may_be_several = move == step::RecordMove::kLoad || move == step::RecordMove::kStore;
+  const size_t count =
+      may_be_several ? std::clamp<size_t>(queue_.size() / (2 * workers_.size()), 1, kMost) : 1;
+  worker.copies.clear();
+  for (auto next = first; next != queue_.end() && worker.copies.size() < count;) {
+    if (next->move != move) break;
+    worker.copies.push_back(std::move(*next));
+    next = queue_.erase(next);
+  }
 }
 
 void RecordMemory::work(Worker& worker) {
@@ -117,20 +121,26 @@ void RecordMemory::work(Worker& worker) {
     auto next = queue_.end();
     begun_.wait(lock, [&] { return stopping_ || (next = next_copy()) != queue_.end(); });
     if (stopping_) return;
-    const step::RecordCopy copy = std::move(*next);
-    queue_.erase(next);
-    if (changes_file(copy)) changes_files_ = true;
+    take_next(next, worker);
+    const step::RecordCopy& first = worker.copies.front();
+    if (changes_file(first)) changes_files_ = true;
     lock.unlock();
     const int64_t start_us = clock_.now_us();
-    step::RecordDone done = run(copy, worker);
-    done.us = clock_.now_us() - start_us;
+    run(worker);
     lock.lock();
-    if (changes_file(copy)) {
+    // Side by side several take as long as they take together.
+    const int64_t end_us = clock_.now_us();
+    const int64_t took_us = end_us - std::max(start_us, awaited_us_);
+    if (is_awaited(first)) awaited_us_ = end_us;
+    if (changes_file(first)) {
       changes_files_ = false;
       begun_.notify_one();
     }
-    done_.push_back(done);
-    --num_running_;
+    for (step::RecordDone& done : worker.done) {
+      done.us = took_us / std::ssize(worker.done);
+      done_.push_back(done);
+    }
+    num_running_ -= worker.done.size();
     ended_.notify_one();
   }
 }
@@ -175,85 +185,91 @@ void RecordMemory::each_part(const step::RecordCopy& copy, const CopyPart& copy_
     next(piece(device.states, copy.state, device.num_states));
 }
 
-// Each part that the device has, and its place in the record; false: a fault of the device.
-template <typename Copy, typename CopyOnLane>
-bool RecordMemory::copy_parts(const step::RecordCopy& copy, std::span<std::byte> record,
-                              Worker& worker, const Copy& on_host, const CopyOnLane& on_lane) {
-  const auto each = [&](const auto& copy_part) {
-    each_part(copy, [&](std::span<std::byte> device, size_t at) {
-      if (!device.empty()) copy_part(device, record.subspan(at, device.size()));
-    });
-  };
-  ops::Ops* const lane = parts_.device.lane.get();
-  if (lane == nullptr) {
-    each(on_host);
-    return true;
+// Each part that the device has, and its place in the record.
+void RecordMemory::list_pieces(const step::RecordCopy& copy, std::span<std::byte> record,
+                               Worker& worker) const {
+  each_part(copy, [&](std::span<std::byte> device, size_t at) {
+    if (device.empty()) return;
+    worker.pieces.push_back({.device = device, .host = record.subspan(at, device.size())});
+  });
+}
+
+void RecordMemory::store(Worker& worker) {
+  for (const step::RecordCopy& copy : worker.copies) {
+    worker.records.push_back(place(copy.record, copy.parts));
+    list_pieces(copy, worker.records.back(), worker);
   }
-  {
-    const std::lock_guard lock(lane_);
-    each([&](std::span<std::byte> device, std::span<std::byte> host) {
-      on_lane(*lane, view_of(device), view_of(host));
-    });
-    lane->record(*worker.copied);
+  const bool ok = parts_.device.lane->copy_out(worker.pieces).has_value();
+  for (size_t i = 0; i < worker.copies.size(); ++i) {
+    const step::RecordCopy& copy = worker.copies[i];
+    worker.done[i].ok = ok;
+    if (ok) seal_record(parts_.caps, copy.key, copy.parts, worker.records[i]);
   }
-  return worker.copied->wait().has_value();
 }
 
-bool RecordMemory::take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker) {
-  using Bytes = std::span<std::byte>;
-  return is_sealed(parts_.caps, copy.key, copy.parts, record) &&
-         copy_parts(
-             copy, record, worker,
-             [](Bytes to, Bytes from) { std::memcpy(to.data(), from.data(), to.size()); },
-             [](ops::Ops& lane, const ops::View& to, const ops::View& from) {
-               lane.copy_in(to, from);
-             });
+// Of `records`. What a header does not say is right is not copied; a payload that turns out to be
+// another has been, to where nobody looks.
+void RecordMemory::load(Worker& worker) {
+  for (size_t i = 0; i < worker.copies.size(); ++i) {
+    const step::RecordCopy& copy = worker.copies[i];
+    worker.done[i].ok = has_header(parts_.caps, copy.key, copy.parts, worker.records[i]);
+    if (worker.done[i].ok) list_pieces(copy, worker.records[i], worker);
+  }
+  const Result<void> copied = parts_.device.lane->copy_in(worker.pieces, [&] {
+    for (size_t i = 0; i < worker.copies.size(); ++i) {
+      worker.done[i].ok = worker.done[i].ok && has_payload(worker.records[i]);
+    }
+  });
+  for (step::RecordDone& done : worker.done) {
+    done.ok = done.ok && copied;
+    done.is_bad = !done.ok;
+  }
 }
 
-bool RecordMemory::store(const step::RecordCopy& copy, std::span<std::byte> record,
-                         Worker& worker) {
-  using Bytes = std::span<std::byte>;
-  const bool ok = copy_parts(
-      copy, record, worker,
-      [](Bytes from, Bytes to) { std::memcpy(to.data(), from.data(), from.size()); },
-      [](ops::Ops& lane, const ops::View& from, const ops::View& to) { lane.copy_out(to, from); });
-  if (ok) seal_record(parts_.caps, copy.key, copy.parts, record);
-  return ok;
+void RecordMemory::fetch(Worker& worker) {
+  const step::RecordCopy& copy = worker.copies.front();
+  const auto bytes = static_cast<size_t>(record_bytes(parts_.caps, copy.parts));
+  worker.records.push_back(worker.bounce.first(bytes));
+  const Result<void> read = parts_.files->read(copy.key, copy.parts, worker.records.front());
+  if (read) return load(worker);
+  step::RecordDone& done = worker.done.front();
+  done.ok = false;
+  done.is_bad = read.error().code != ErrorCode::kNotFound;
 }
 
-step::RecordDone RecordMemory::run(const step::RecordCopy& copy, Worker& worker) {
-  step::RecordDone done = {.id = copy.id, .ok = true};
-  switch (copy.move) {
+void RecordMemory::write(const step::RecordCopy& copy, step::RecordDone& done) {
+  const std::span<const std::byte> record = place(copy.record, copy.parts);
+  done.is_bad = !has_header(parts_.caps, copy.key, copy.parts, record) || !has_payload(record);
+  const Result<void> written = done.is_bad
+                                   ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
+                                   : parts_.files->write(copy.key, copy.parts, record);
+  done.ok = written.has_value();
+  if (!written) log_debug("a record is not written: {}", written.error().to_string());
+}
+
+void RecordMemory::run(Worker& worker) {
+  worker.records.clear();
+  worker.pieces.clear();
+  worker.done.clear();
+  for (const step::RecordCopy& copy : worker.copies) {
+    worker.done.push_back({.id = copy.id, .ok = true});
+  }
+  const step::RecordCopy& first = worker.copies.front();
+  switch (first.move) {
     case step::RecordMove::kStore:
-      done.ok = store(copy, place(copy.record, copy.parts), worker);
-      break;
+      return store(worker);
     case step::RecordMove::kLoad:
-      done.ok = take(copy, place(copy.record, copy.parts), worker);
-      done.is_bad = !done.ok;
-      break;
-    case step::RecordMove::kFetch: {
-      const auto bytes = static_cast<size_t>(record_bytes(parts_.caps, copy.parts));
-      const std::span<std::byte> bounce = worker.bounce.first(bytes);
-      const Result<void> read = parts_.files->read(copy.key, copy.parts, bounce);
-      done.ok = read && take(copy, bounce, worker);
-      done.is_bad = !done.ok && (read || read.error().code != ErrorCode::kNotFound);
-      break;
-    }
-    case step::RecordMove::kWrite: {
-      const std::span<const std::byte> record = place(copy.record, copy.parts);
-      done.is_bad = !is_sealed(parts_.caps, copy.key, copy.parts, record);
-      const Result<void> written = done.is_bad
-                                       ? fail(ErrorCode::kIo, "the record is bad", "kv-host-gib")
-                                       : parts_.files->write(copy.key, copy.parts, record);
-      done.ok = written.has_value();
-      if (!written) log_debug("a record is not written: {}", written.error().to_string());
-      break;
-    }
+      for (const step::RecordCopy& copy : worker.copies) {
+        worker.records.push_back(place(copy.record, copy.parts));
+      }
+      return load(worker);
+    case step::RecordMove::kFetch:
+      return fetch(worker);
+    case step::RecordMove::kWrite:
+      return write(first, worker.done.front());
     case step::RecordMove::kErase:
-      parts_.files->erase(copy.key, copy.parts);
-      break;
+      return parts_.files->erase(first.key, first.parts);
   }
-  return done;
 }
 
 }  // namespace rudder::exec

@@ -1,9 +1,9 @@
 // RecordMemory: the tiers behind a device's memory: places for records in host memory and a folder
 // of files, and the threads that copy records between them and the device (step/records.h), beside
-// the steps. On a GPU copies have a stream of their own, and several threads make and compare
-// checksums meanwhile: one has 10 GB/s or so, the link some fifty. It reads blocks and states that
-// are written for good and writes such as nobody uses (cache.C9), so it waits for no step and no
-// step waits for it. The engine thread calls it.
+// the steps. Copies go by a lane of the device (ops/copy_lane.h). Several threads each have some in
+// hand, and compare checksums while they are copied, which one could not as fast as a GPU's link
+// carries them. It reads blocks and states that are written for good and writes such as nobody uses
+// (cache.C9), so it waits for no step and no step waits for it. The engine thread calls it.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
 #include "rudder/exec/record_files.h"
-#include "rudder/ops/ops.h"
+#include "rudder/ops/copy_lane.h"
 #include "rudder/step/executor.h"
 
 namespace rudder::exec {
@@ -29,7 +29,7 @@ class RecordMemory {
  public:
   // What of the device records are copied from and to.
   struct Device {
-    std::unique_ptr<ops::Ops> lane = {};  // of a GPU: copies on its stream; null: the host's memory
+    std::unique_ptr<ops::CopyLane> lane;
     std::span<std::byte> scales;  // of all blocks, one behind another; empty: there are none
     std::span<std::byte> blocks;  // their keys and values
     std::span<std::byte> states;
@@ -57,21 +57,26 @@ class RecordMemory {
 
   // What a thread has of its own.
   struct Worker {
-    std::span<std::byte> bounce;         // of files that are read
-    std::unique_ptr<ops::Event> copied;  // with a lane
+    std::span<std::byte> bounce;  // of a file that is read
+    // What it has in hand: one copy, or several of the same move, and what became of them.
+    std::vector<step::RecordCopy> copies;
+    std::vector<step::RecordDone> done;
+    std::vector<std::span<std::byte>> records;
+    std::vector<ops::LanePiece> pieces;
   };
 
   Result<void> allocate();
   Result<std::span<std::byte>> host_memory(int64_t bytes);
   std::deque<step::RecordCopy>::iterator next_copy();
+  void take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker);
   void work(Worker& worker);
-  step::RecordDone run(const step::RecordCopy& copy, Worker& worker);
+  void run(Worker& worker);
   std::span<std::byte> place(step::RecordId record, step::RecordParts parts);
-  bool store(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
-  bool take(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker);
-  template <typename Copy, typename CopyOnLane>
-  bool copy_parts(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker,
-                  const Copy& on_host, const CopyOnLane& on_lane);
+  void store(Worker& worker);
+  void load(Worker& worker);
+  void fetch(Worker& worker);
+  void write(const step::RecordCopy& copy, step::RecordDone& done);
+  void list_pieces(const step::RecordCopy& copy, std::span<std::byte> record, Worker& worker) const;
   template <typename CopyPart>
   void each_part(const step::RecordCopy& copy, const CopyPart& copy_part) const;
 
@@ -79,10 +84,8 @@ class RecordMemory {
   Parts parts_;
   int64_t plain_bytes_ = 0;  // of a place
   int64_t stated_bytes_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> owned_;  // where no lane owns it
   std::span<std::byte> host_;
   std::vector<Worker> workers_;
-  std::mutex lane_;  // of parts_.device.lane
 
   std::mutex mutex_;
   std::condition_variable begun_;
@@ -91,6 +94,7 @@ class RecordMemory {
   std::vector<step::RecordDone> done_;
   size_t num_running_ = 0;      // queued ones too
   bool changes_files_ = false;  // a thread writes or erases one
+  int64_t awaited_us_ = 0;      // when the last copy ended that a sequence waited for
   bool stopping_ = false;
   std::vector<std::thread> threads_;  // last
 };

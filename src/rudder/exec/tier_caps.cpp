@@ -17,8 +17,7 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 Result<void> tiers_unsupported(const std::string& device) {
   return fail(ErrorCode::kUnsupported,
-              fmt::format("{} copies no records of cached prefixes; the CPU does", device),
-              "kv-host-gib");
+              fmt::format("{} copies no records of cached prefixes", device), "kv-host-gib");
 }
 
 Result<step::TierCaps> tier_caps(const ExecSettings::Tiers& settings, int32_t num_groups,
@@ -60,7 +59,7 @@ Result<step::TierCaps> budget_tiers(const ExecSettings::Tiers& asked, const Memo
   RUDDER_TRY(step::TierCaps caps, tier_caps(asked, budget.kv.groups.size(), budget.kv.block_bytes,
                                             budget.states.empty() ? 0 : budget.states.bytes));
   if (caps.empty()) return caps;
-  if (!devices.front()->is_host()) {
+  if (!devices.front()->is_host() && devices.front()->reader_ops() == nullptr) {
     return tl::unexpected<Error>(tiers_unsupported(devices.front()->name()).error());
   }
   const auto refuse = [](std::string_view what) {

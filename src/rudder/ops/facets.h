@@ -10,6 +10,7 @@
 #include "rudder/ops/adapter_args.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
+#include "rudder/ops/copy_lane.h"
 #include "rudder/ops/expert_args.h"
 #include "rudder/ops/feature_args.h"
 #include "rudder/ops/latent_args.h"
@@ -150,13 +151,16 @@ class RankOps {
   virtual void sum_ranks(const View& x) = 0;
 };
 
-// Ops of one thread that read what lies in this object's memory, beside its own ops and on another
-// thread: residual_norm, logits and score; and read_features on what they are given.
+// What uses this object's memory beside its own ops and on other threads.
 class ReaderOps {
  public:
   virtual ~ReaderOps() = default;
+  // Ops of one thread that read what lies there: residual_norm, logits and score; and read_features
+  // on what they are given.
   virtual std::unique_ptr<Ops> make_reader() const = 0;  // null: none can be opened now
   virtual int64_t reader_bytes() const = 0;  // of device memory, beside what a reader allocates
+  // It takes no memory of the device.
+  virtual Result<std::unique_ptr<CopyLane>> make_lane() const = 0;
 };
 
 }  // namespace rudder::ops

@@ -196,13 +196,15 @@ void Tiers::plan(step::StepPlan& plan) {
     const int32_t placement = writes_.front().placement;
     add_copy(plan, std::move(writes_.front())).record = placement;
   }
-  if (is_paused_) return;
-  const int32_t most = std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
-  while (!wanted_.empty() && num_stores_ < most) {
+  while (may_store()) {
     const Wanted wanted = wanted_.front();
     wanted_.pop_front();
     plan_store(wanted, plan);
   }
+}
+
+int32_t Tiers::most_stores() const {
+  return std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
 }
 
 // Unless the node is gone, or the record would have no more than there is. A record never loses a

@@ -49,7 +49,9 @@ class Tiers {
   // Copies on their way.
   int32_t size() const { return static_cast<int32_t>(copies_.size()); }
   // A plan may begin copies though it runs nothing.
-  bool wants_plan() const { return size() > 0 || !writes_.empty() || !erases_.empty(); }
+  bool wants_plan() const {
+    return size() > 0 || !writes_.empty() || !erases_.empty() || may_store();
+  }
   // What lies in files from the start, before the first sequence.
   void add_stored(std::span<const step::StoredRecord> stored);
 
@@ -117,6 +119,8 @@ class Tiers {
   bool goes_on(const Reach& reach, int32_t from, std::span<const int32_t> there_from) const;
   void take_needed(Reach& reach, int32_t from) const;
   step::RecordCopy& add_copy(step::StepPlan& plan, Copy copy);
+  int32_t most_stores() const;
+  bool may_store() const { return !is_paused_ && !wanted_.empty() && num_stores_ < most_stores(); }
   void plan_store(const Wanted& wanted, step::StepPlan& plan);
   void end_store(Copy& copy, bool ok);
   void end_load(Copy& copy, const step::RecordDone& done);

@@ -88,7 +88,7 @@ struct RecordDone {
   int64_t id = 0;
   bool ok = false;
   bool is_bad = false;  // it is not: the record is not what it should be
-  int64_t us = 0;       // that it took, without the time that it waited
+  int64_t us = 0;       // that it took, without what it waited, and the others before it took
 
   bool operator==(const RecordDone&) const = default;
 };
