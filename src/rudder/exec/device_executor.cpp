@@ -95,7 +95,7 @@ void DeviceExecutor::stop() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
-  RUDDER_TRY(KvMemory kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  RUDDER_TRY(KvMemory kv, make_kv(options));
   kept_.kv = std::move(kv.layers);
   RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
   RUDDER_TRY(kept_.records, start_tiers(*model_.ops, capacity_, model_.kv, kv.pool,
@@ -111,9 +111,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                model_.ops->allocate(model_.ops->act_dtype(),
                                     {max_logits_rows(capacity_), model_.spec.hidden}));
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kept_.kv, *model_.ops,
-                                            decoder_limits(capacity_), kept, sampled_rows,
-                                            kept_.states.layers()));
+  RUDDER_TRY(decoder_, make_decoder(options, kept, sampled_rows));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
