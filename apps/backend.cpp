@@ -12,6 +12,7 @@
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/exec/pjrt_device.h"
 #include "rudder/model/loader.h"
+#include "rudder/pjrt/model_text.h"
 #include "rudder/pjrt/module_decoder.h"
 #include "rudder/pjrt/pjrt_ops.h"
 
@@ -38,7 +39,7 @@ DType stored_dtype(const weights::Checkpoint& checkpoint) {
 }
 
 // Whether weights are f32 in memory.
-bool is_wide(const exec::ExecSettings& settings, const weights::Checkpoint& checkpoint) {
+bool loads_wide(const exec::ExecSettings& settings, const weights::Checkpoint& checkpoint) {
   return settings.dtype == "auto" ? stored_dtype(checkpoint) == DType::kF32
                                   : settings.dtype == "float32";
 }
@@ -81,7 +82,7 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                 num_stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
   }
   cpu::CpuOpsSettings cpu;
-  cpu.dtype = is_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16;
+  cpu.dtype = loads_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16;
   cpu.num_threads = settings.threads;
   cpu.kv = kv_codes(settings.kv_cache_dtype);
   exec::Ranks ranks;
@@ -137,11 +138,11 @@ Result<exec::Ranks> make_pjrt(const exec::ExecSettings& settings, int32_t num_re
   RUDDER_TRY_VOID(check_pjrt(settings, num_replicas));
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   RUDDER_TRY_VOID(pjrt::check_spec(spec));
-  RUDDER_TRY(std::unique_ptr<pjrt::PjrtOps> ops,
-             pjrt::PjrtOps::make({.plugin = std::string(exec::plugin_of(settings.device)),
-                                  .dtype = is_wide(settings, checkpoint) ? DType::kF32
-                                                                         : DType::kBF16,
-                                  .num_threads = settings.threads}));
+  RUDDER_TRY(
+      std::unique_ptr<pjrt::PjrtOps> ops,
+      pjrt::PjrtOps::make({.plugin = std::string(exec::plugin_of(settings.device)),
+                           .dtype = loads_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16,
+                           .num_threads = settings.threads}));
   exec::Ranks ranks;
   ranks.push_back(std::move(ops));
   return ranks;
@@ -216,8 +217,8 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
   cuda.head_dtype = settings.quantization.head == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.kv = kv_codes(settings.kv_cache_dtype).value_or(ops::KvFormat{DType::kBF16});
   cuda.cublaslt_path = settings.cublaslt_path;
-  cuda.policy_path = settings.kernel_policy.empty() ? cache_path("kernel-policy.json")
-                                                      : settings.kernel_policy;
+  cuda.policy_path =
+      settings.kernel_policy.empty() ? cache_path("kernel-policy.json") : settings.kernel_policy;
   cuda.tune = settings.tune;
   cuda.batch_invariant = settings.batch_invariant;
   cuda.synchronous = settings.synchronous;
@@ -273,7 +274,7 @@ Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& setting
 model::MakeOwnKvDecoder decoder_of(const exec::ExecSettings& settings) {
   if (!exec::is_pjrt(settings.device)) return {};
   return [folder = cache_path("pjrt")](const model::OwnKvDecoderParts& parts) {
-    return pjrt::make_module_decoder(parts, folder);
+    return pjrt::make_module_decoder(parts, {.cache_folder = folder, .compiles_at_start = true});
   };
 }
 

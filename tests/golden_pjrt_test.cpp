@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/json.h"
 #include "rudder/model/loader.h"
 #include "rudder/pjrt/model_text.h"
 #include "rudder/pjrt/module_decoder.h"
@@ -37,6 +38,7 @@ struct Piece {
 struct Answers {
   std::vector<int32_t> prompt;
   std::vector<float> logits;
+  int32_t max_len = 0;  // that the answers were made for: some ropes depend on it
 };
 
 template <typename T>
@@ -50,7 +52,10 @@ std::vector<T> values(const weights::Safetensors& file, std::string_view name) {
 Answers read_answers(const std::string& folder) {
   const auto file = weights::MappedFile::open(folder + "/golden.safetensors").value();
   const auto parsed = weights::parse_safetensors(file->bytes(), "golden.safetensors").value();
-  return {values<int32_t>(parsed, "prompt_ids"), values<float>(parsed, "logits")};
+  const auto text = weights::read_text_file(folder + "/meta.json", 1 << 20).value();
+  const auto meta = parse_json(text, "meta.json").value();
+  return {values<int32_t>(parsed, "prompt_ids"), values<float>(parsed, "logits"),
+          static_cast<int32_t>(meta.as_object().at("max_len").as_int64())};
 }
 
 // A model whose sequences' blocks lie interleaved.
@@ -58,21 +63,20 @@ class Model {
  public:
   Model(const std::string& folder, int32_t max_len)
       : max_blocks_((max_len + kBlockSize - 1) / kBlockSize) {
-    ops_ = pjrt::PjrtOps::make({.plugin = pjrt::test_plugin(), .dtype = tensor::DType::kF32})
-               .value();
+    ops_ =
+        pjrt::PjrtOps::make({.plugin = pjrt::test_plugin(), .dtype = tensor::DType::kF32}).value();
     const auto checkpoint = weights::Checkpoint::open_folder(folder).value();
     spec_ = model::read_spec(*checkpoint).value();
     weights_ = model::load_weights(*checkpoint, spec_, *ops_, {}).value();
-    model::OwnKvDecoderParts parts{.spec = spec_,
-                                   .weights = weights_,
-                                   .ops = *ops_,
-                                   .limits = {.max_tokens = kMaxTokens,
-                                              .max_logits_rows = kMaxTokens,
-                                              .max_seq_len = max_len},
-                                   .kv = {},
-                                   .num_blocks = kNumSeqs * max_blocks_};
+    model::OwnKvDecoderParts parts{
+        .spec = spec_,
+        .weights = weights_,
+        .ops = *ops_,
+        .limits = {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens, .max_seq_len = max_len},
+        .kv = {},
+        .num_blocks = kNumSeqs * max_blocks_};
     for (int32_t i = 0; i < std::ssize(spec_.layers); ++i) parts.kv.push_back({0, i, 1});
-    decoder_ = pjrt::make_module_decoder(parts, "").value();
+    decoder_ = pjrt::make_module_decoder(parts, {}).value();
   }
 
   size_t vocab() const { return static_cast<size_t>(spec_.vocab); }
@@ -159,7 +163,8 @@ class GoldenPjrt : public ::testing::TestWithParam<std::string> {
 TEST_P(GoldenPjrt, HasTheLogitsOfTransformers) {
   const Answers answers = read_answers(folder_);
   const auto count = static_cast<int32_t>(answers.prompt.size());
-  Model model(folder_, count + 40);
+  ASSERT_LT(count, answers.max_len);
+  Model model(folder_, answers.max_len);
   expect_close(model.step({{0, 0, answers.prompt}}), answers.logits, "whole");
   const auto part = [&](int32_t begin, int32_t end) {
     return std::vector<int32_t>(answers.prompt.begin() + begin, answers.prompt.begin() + end);
@@ -177,8 +182,7 @@ TEST_P(GoldenPjrt, HasTheLogitsOfTransformers) {
   std::vector<float> singles;
   for (int32_t i = 0; i < count; ++i) {
     const std::vector<float> both = model.step({{2, i, part(i, i + 1)}, {0, i, part(i, i + 1)}});
-    singles.insert(singles.end(), both.begin(),
-                   both.begin() + static_cast<int64_t>(model.vocab()));
+    singles.insert(singles.end(), both.begin(), both.begin() + static_cast<int64_t>(model.vocab()));
   }
   expect_close(singles, answers.logits, "token by token");
 }

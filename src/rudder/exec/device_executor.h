@@ -136,10 +136,6 @@ class DeviceExecutor final : public step::Executor {
   Result<void> prepare(const Options& options);
   void work();
   Result<void> prepare_taps();
-  Result<KvMemory> make_kv(const Options& options);
-  Result<std::unique_ptr<model::Decoder>> make_decoder(const Options& options,
-                                                       const model::HiddenPool& kept,
-                                                       const ops::View& sampled_rows);
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_tables(const step::StepPlan& plan);
   bool enqueue(size_t index);                             // false once it is stopping

@@ -46,8 +46,8 @@ struct StepLimits {
   // Guesses are looked up on the device (DraftCaps::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up.
   step::LookUp look_up = {};
-  // What makes the decoder, which then keeps the KV itself, on one device that is alone; empty: that
-  // of macro-ops, over KV of the device's.
+  // What makes the decoder, which then keeps the KV itself, on one device that is alone; empty:
+  // that of macro-ops, over KV of the device's.
   model::MakeOwnKvDecoder make_decoder = {};
 };
 

@@ -17,7 +17,7 @@ namespace rudder::model {
 
 // Which layer of a block a layer of the model is: block b of its KV group is blocks b * layers to
 // (b + 1) * layers - 1 of one layer, as slots and block tables count them.
-struct KvPlace {
+struct LayerInBlock {
   int32_t group = 0;
   int32_t index = 0;
   int32_t layers = 1;  // of the group's blocks
@@ -30,7 +30,7 @@ struct OwnKvDecoderParts {
   const Weights& weights;
   ops::Ops& ops;
   DecoderLimits limits;
-  std::vector<KvPlace> kv;  // of each layer
+  std::vector<LayerInBlock> kv;  // of each layer
   int32_t num_groups = 1;
   int32_t num_blocks = 0;
   int32_t block_size = 16;

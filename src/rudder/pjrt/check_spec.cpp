@@ -35,8 +35,7 @@ Result<void> check_layer(const model::LayerSpec& layer) {
   }
   const model::GatedMlp* const mlp = gated_mlp_of(layer);
   if (mlp == nullptr) return refuse("layers without an MLP", "architectures");
-  if (mlp->activation != ops::Activation::kSilu &&
-      mlp->activation != ops::Activation::kGeluTanh) {
+  if (mlp->activation != ops::Activation::kSilu && mlp->activation != ops::Activation::kGeluTanh) {
     return refuse("MLPs with other activations than SiLU and the GELU of tanh", "hidden_act");
   }
   if (latent_of(layer) != nullptr) return refuse("latent attention", "kv_lora_rank");

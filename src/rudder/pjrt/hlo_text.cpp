@@ -63,7 +63,8 @@ std::string HloText::finish(std::span<const Value> results) const {
   }
   const std::string type_list = fmt::format("{}", fmt::join(types, ", "));
   return fmt::format(
-      "module @rudder attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32}} {{\n"
+      "module @rudder attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32}} "
+      "{{\n"
       "  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n}}\n",
       arguments_, type_list, lines_, fmt::join(names, ", "), type_list);
 }
@@ -207,8 +208,7 @@ Value HloText::dot(const Value& a, const Value& b, const Dims& batch_a, const Di
   add_others(a, batch_a, over_a);
   add_others(b, batch_b, over_b);
   const std::string batching =
-      batch_a.empty() ? ""
-                      : fmt::format("batching_dims = {} x {}, ", list(batch_a), list(batch_b));
+      batch_a.empty() ? "" : fmt::format("batching_dims = {} x {}, ", list(batch_a), list(batch_b));
   // Without it some compilers multiply f32 with fewer bits.
   return add(fmt::format("stablehlo.dot_general {}, {}, {}contracting_dims = {} x {}, precision = "
                          "[HIGHEST, HIGHEST] : ({}, {}) -> {}",
@@ -230,14 +230,13 @@ Value HloText::take(const Value& table, const Value& ids) {
     sizes.push_back(table.dim(i));
     type.dims.push_back(table.dim(i));
   }
-  return add(
-      fmt::format("\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<"
-                  "offset_dims = {}, collapsed_slice_dims = [0], start_index_map = [0], "
-                  "index_vector_dim = {}>, indices_are_sorted = false, slice_sizes = "
-                  "array<i64: {}>}}> : ({}, {}) -> {}",
-                  table.name, at.name, list(offsets), rank, fmt::join(sizes, ", "),
-                  table.type.text(), at.type.text(), type.text()),
-      type);
+  return add(fmt::format("\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<"
+                         "offset_dims = {}, collapsed_slice_dims = [0], start_index_map = [0], "
+                         "index_vector_dim = {}>, indices_are_sorted = false, slice_sizes = "
+                         "array<i64: {}>}}> : ({}, {}) -> {}",
+                         table.name, at.name, list(offsets), rank, fmt::join(sizes, ", "),
+                         table.type.text(), at.type.text(), type.text()),
+             type);
 }
 
 Value HloText::put(const Value& table, const Value& at, const Value& rows) {

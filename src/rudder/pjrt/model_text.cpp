@@ -17,65 +17,6 @@ using model::LayerSpec;
 
 constexpr double kMasked = -3e38;  // a score that has no weight
 
-// The layer's tensors that a part reads.
-bool has_read_mixer(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kReadMixer;
-}
-bool has_mix(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kMix;
-}
-bool has_mixed(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kMixed;
-}
-bool has_read_mlp(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kReadMlp;
-}
-bool has_mlp_act(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kMlpAct;
-}
-bool has_mlp_out(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kMlpOut;
-}
-
-void list_layer(const ModelShape& shape, Part part, int32_t layer, std::vector<WeightRef>& out) {
-  const LayerSpec& spec = shape.spec.layers[static_cast<size_t>(layer)];
-  const Attention& attention = *attention_of(spec);
-  const GatedMlp& mlp = *gated_mlp_of(spec);
-  const int64_t hidden = shape.spec.hidden;
-  const auto vector = [&](bool is_there, WeightName name, int64_t width) {
-    if (is_there) out.push_back({name, layer, {Elt::kF32, {width}}});
-  };
-  const auto matrix = [&](WeightName name, int64_t rows, int64_t width) {
-    out.push_back({name, layer, {shape.numbers, {rows, width}}});
-  };
-  vector(has_read_mixer(part) && spec.norms.pre, WeightName::kMixerPreNorm, hidden);
-  if (has_mix(part)) {
-    const bool per_head = attention.qk_norm == model::QkNorm::kPerHead;
-    const bool is_normed = attention.qk_norm != model::QkNorm::kNone;
-    matrix(WeightName::kQkv, attention.qkv_width(), hidden);
-    vector(attention.qkv_bias, WeightName::kQkvBias, attention.qkv_width());
-    vector(is_normed, WeightName::kQNorm, per_head ? attention.head_dim : attention.q_width());
-    vector(is_normed, WeightName::kKNorm, per_head ? attention.head_dim : attention.kv_width());
-    vector(attention.v_norm, WeightName::kVNorm, attention.head_dim);
-    vector(softmax_of(spec)->sinks, WeightName::kSinks, attention.num_heads);
-  }
-  if (has_mixed(part)) {
-    matrix(WeightName::kOut, hidden, attention.q_width());
-    vector(attention.out_bias, WeightName::kOutBias, hidden);
-    vector(spec.norms.post, WeightName::kMixerPostNorm, hidden);
-  }
-  vector(has_read_mlp(part) && spec.norms.pre, WeightName::kMlpPreNorm, hidden);
-  if (has_mlp_act(part)) {
-    matrix(WeightName::kGateUp, int64_t{2} * mlp.width, hidden);
-    vector(mlp.bias, WeightName::kGateUpBias, int64_t{2} * mlp.width);
-  }
-  if (has_mlp_out(part)) {
-    matrix(WeightName::kDown, hidden, mlp.width);
-    vector(mlp.bias, WeightName::kDownBias, hidden);
-    vector(spec.norms.post, WeightName::kMlpPostNorm, hidden);
-  }
-}
-
 // Writes one module.
 class Writer {
  public:
@@ -147,8 +88,7 @@ Value Writer::norm(const Value& x, const std::optional<Value>& weight) {
   for (int64_t i = 0; i < last; ++i) others.push_back(i);
   const Value sum = text_.reduce("add", text_.binary("multiply", x, x), last);
   const Value mean = text_.scale(sum, 1.0 / static_cast<double>(x.type.dims.back()));
-  const Value shifted =
-      text_.binary("add", mean, text_.constant(spec_.norm_eps, mean.type));
+  const Value shifted = text_.binary("add", mean, text_.constant(spec_.norm_eps, mean.type));
   const Value factor = text_.broadcast(text_.unary("rsqrt", shifted), x.type.dims, others);
   return text_.binary("multiply", text_.binary("multiply", x, factor),
                       text_.broadcast(*weight, x.type.dims, {last}));
@@ -156,8 +96,7 @@ Value Writer::norm(const Value& x, const std::optional<Value>& weight) {
 
 // x [n, in] f32 times weight [out, in].
 Value Writer::product(const Value& x, const Value& weight, const std::optional<Value>& bias) {
-  const Value y =
-      text_.dot(text_.convert(x, weight.type.elt), weight, {}, {}, {1}, {1});
+  const Value y = text_.dot(text_.convert(x, weight.type.elt), weight, {}, {}, {1}, {1});
   if (!bias) return y;
   return text_.binary("add", y, text_.broadcast(*bias, y.type.dims, {1}));
 }
@@ -209,9 +148,8 @@ Value Writer::rotate(const Value& x, const Attention& attention) {
   const Value first = text_.slice(x, 2, 0, half);
   const Value second = text_.slice(x, 2, half, 2 * half);
   const auto times = [&](const Value& a, const Value& b) { return text_.binary("multiply", a, b); };
-  Value turned =
-      text_.concat(text_.binary("subtract", times(first, cos), times(second, sin)),
-                   text_.binary("add", times(second, cos), times(first, sin)), 2);
+  Value turned = text_.concat(text_.binary("subtract", times(first, cos), times(second, sin)),
+                              text_.binary("add", times(second, cos), times(first, sin)), 2);
   if (2 * half == x.type.dims.back()) return turned;
   return text_.concat(turned, text_.slice(x, 2, 2 * half, x.type.dims.back()), 2);
 }
@@ -222,10 +160,10 @@ Value Writer::mix(const Value& in, int32_t layer) {
   const Value qkv = product(in, weight(WeightName::kQkv, layer), find(WeightName::kQkvBias, layer));
   const int64_t q_end = attention.q_width();
   const int64_t k_end = q_end + attention.kv_width();
-  const Value q = heads(text_.slice(qkv, 1, 0, q_end), attention.num_heads, layer,
-                        WeightName::kQNorm);
-  const Value k = heads(text_.slice(qkv, 1, q_end, k_end), attention.num_kv_heads, layer,
-                        WeightName::kKNorm);
+  const Value q =
+      heads(text_.slice(qkv, 1, 0, q_end), attention.num_heads, layer, WeightName::kQNorm);
+  const Value k =
+      heads(text_.slice(qkv, 1, q_end, k_end), attention.num_kv_heads, layer, WeightName::kKNorm);
   const Value v = heads(text_.slice(qkv, 1, k_end, attention.qkv_width()), attention.num_kv_heads,
                         layer, WeightName::kVNorm);
   const auto kv = static_cast<size_t>(shape_.kv_index[static_cast<size_t>(layer)]);
@@ -254,8 +192,7 @@ Value Writer::seen(int32_t window) {
   const Value position = text_.broadcast(positions_, dims, {0});
   Value seen = text_.compare("LE", key, position);
   if (window > 0) {
-    const Value first =
-        text_.binary("subtract", position, text_.constant(window, position.type));
+    const Value first = text_.binary("subtract", position, text_.constant(window, position.type));
     seen = text_.binary("and", seen, text_.compare("GT", key, first));
   }
   return seen_[window] = seen;
@@ -291,8 +228,7 @@ Value Writer::attend(const Value& q, int32_t layer) {
                                 : text_.dot(grouped, keys, {0, 1}, {0, 2}, {3}, {3});
   scores = soft_cap(text_.scale(scores, attention.scale), softmax_of(spec)->softcap);
   const int64_t token_axis = pass_.is_chunk ? 1 : 0;
-  const Value visible =
-      text_.broadcast(seen(attention.window), scores.type.dims, {token_axis, 3});
+  const Value visible = text_.broadcast(seen(attention.window), scores.type.dims, {token_axis, 3});
   scores = text_.select(visible, scores, text_.constant(kMasked, scores.type));
   const Value weights = text_.convert(softmax(scores, layer), shape_.numbers);
   Value out = pass_.is_chunk ? text_.dot(weights, values, {0}, {1}, {3}, {0})
@@ -464,44 +400,6 @@ Type ModelShape::kv_type(int32_t index) const {
     return {numbers, {num_blocks, block_size, attention.num_kv_heads, attention.head_dim}};
   }
   RUDDER_CHECK(false, "no layer has KV tensor {}", index);
-}
-
-bool reads_kv(Part part) {
-  return part == Part::kPass || part == Part::kLayer || part == Part::kMix;
-}
-
-std::vector<WeightRef> weight_list(const ModelShape& shape, Part part, int32_t layer) {
-  const int64_t hidden = shape.spec.hidden;
-  const int64_t vocab = shape.spec.vocab;
-  std::vector<WeightRef> out;
-  if (part == Part::kPass || part == Part::kEmbed) {
-    out.push_back({WeightName::kTable, 0, {shape.numbers, {vocab, hidden}}});
-  }
-  if (part == Part::kPass || part == Part::kEnd) {
-    out.push_back({WeightName::kFinalNorm, 0, {Elt::kF32, {hidden}}});
-  }
-  if (part == Part::kHead) {
-    out.push_back({WeightName::kHead, 0, {shape.numbers, {vocab, hidden}}});
-  }
-  if (reads_kv(part)) {
-    const auto first = static_cast<size_t>(part == Part::kPass ? 0 : layer);
-    const size_t end = part == Part::kPass ? shape.spec.layers.size() : first + 1;
-    for (int32_t i = 0; i < std::ssize(shape.spec.ropes); ++i) {
-      bool is_used = false;
-      for (size_t l = first; l < end; ++l) {
-        is_used = is_used || attention_of(shape.spec.layers[l])->rope == i;
-      }
-      if (!is_used) continue;
-      const int64_t half = shape.spec.ropes[static_cast<size_t>(i)].rotary_dim / 2;
-      out.push_back({WeightName::kRope, i, {Elt::kF32, {shape.max_seq_len, 2, half}}});
-    }
-  }
-  if (part == Part::kPass) {
-    for (int32_t i = 0; i < std::ssize(shape.spec.layers); ++i) list_layer(shape, part, i, out);
-  } else {
-    list_layer(shape, part, layer, out);
-  }
-  return out;
 }
 
 std::string module_text(const ModelShape& shape, Part part, const PassShape& pass, int32_t layer) {

@@ -1,7 +1,7 @@
-// The forward pass of a ModelSpec as StableHLO text: a module that runs a whole pass, the modules of
-// its parts, and the head. A *pass* is what one run of a module computes: `rows` tokens, each the
-// only one of its sequence, or all of one sequence (a chunk of a prompt), whose KV lies in `pages`
-// blocks. Rows of padding write no KV, and what comes of them nobody reads.
+// The forward pass of a ModelSpec as StableHLO text: a module that runs a whole pass, the modules
+// of its parts, and the head. A *pass* is what one run of a module computes: `rows` tokens, each
+// the only one of its sequence, or all of one sequence (a chunk of a prompt), whose KV lies in
+// `pages` blocks. Rows of padding write no KV, and what comes of them nobody reads.
 //
 // Weights are arguments, in the order of weight_list(); so modules depend on shapes alone, and
 // layers of one shape share a module. Sums and the residual are f32; what a product reads, weights
@@ -38,7 +38,7 @@ enum class WeightName : uint8_t {
   kGateUpBias,
   kDown,
   kDownBias,
-  kTable,      // [vocab, hidden]: embeddings
+  kTable,  // [vocab, hidden]: embeddings
   kFinalNorm,
   kHead,
   kRope,  // [max_seq_len, 2, rotary_dim / 2] f32; of ModelSpec.ropes[index]
@@ -52,9 +52,9 @@ struct WeightRef {
 
 // What of a model a module computes.
 enum class Part : uint8_t {
-  kPass,      // ids to rows behind the final norm, and the KV
-  kEmbed,     // ids to the residual
-  kLayer,     // the residual to the residual, and the layer's KV
+  kPass,       // ids to rows behind the final norm, and the KV
+  kEmbed,      // ids to the residual
+  kLayer,      // the residual to the residual, and the layer's KV
   kReadMixer,  // the residual to attn_in
   kMix,        // attn_in to attn_z, and the layer's KV
   kMixed,      // attn_z to attn_out
@@ -82,8 +82,8 @@ struct ModelShape {
   int64_t max_seq_len = 0;
   int64_t num_blocks = 0;  // of one layer's KV
   int64_t block_size = 16;
-  // Of each layer, which of the KV tensors its keys and values are in. Layers of different KV groups
-  // share one: their blocks are different ones.
+  // Of each layer, which of the KV tensors its keys and values are in. Layers of different KV
+  // groups share one: their blocks are different ones.
   std::vector<int32_t> kv_index;
   std::vector<int32_t> kv_group;  // of each layer
   int32_t num_kv = 0;
@@ -99,9 +99,10 @@ std::vector<WeightRef> weight_list(const ModelShape& shape, Part part, int32_t l
 bool reads_kv(Part part);
 
 // The module. Its arguments, in order: the part's input (ids [rows] i32, or rows f32); where it
-// reads KV positions [rows] i32, and of each KV group (of a layer's part, of its own) slots [rows, 2]
-// i32 (block and offset; -1: none) and pages [rows, pages] or [pages] i32; of kHead which rows [logits_rows] i32; the weights; the keys and the
-// values of each KV tensor that it uses, donated. Results: that KV, then the part's output.
+// reads KV positions [rows] i32, and of each KV group (of a layer's part, of its own) slots [rows,
+// 2] i32 (block and offset; -1: none) and pages [rows, pages] or [pages] i32; of kHead which rows
+// [logits_rows] i32; the weights; the keys and the values of each KV tensor that it uses, donated.
+// Results: that KV, then the part's output.
 std::string module_text(const ModelShape& shape, Part part, const PassShape& pass,
                         int32_t layer = 0);
 

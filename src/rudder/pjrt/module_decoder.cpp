@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/base/clock.h"
+#include "rudder/base/log.h"
 #include "rudder/cpu/tap_program.h"
-#include "rudder/model/rope.h"
 #include "rudder/model/weight_budget.h"
+#include "rudder/pjrt/device_weights.h"
 #include "rudder/pjrt/modules.h"
 #include "rudder/pjrt/pjrt_ops.h"
 #include "rudder/pjrt/step_passes.h"
@@ -42,13 +44,13 @@ View host_rows(std::vector<float>& values, int64_t width) {
 
 class ModuleDecoder final : public model::Decoder {
  public:
-  ModuleDecoder(const model::OwnKvDecoderParts& parts, const std::string& cache_folder)
+  ModuleDecoder(const model::OwnKvDecoderParts& parts, const ModuleSettings& settings)
       : ops_(static_cast<PjrtOps&>(parts.ops)),
         client_(ops_.client()),
-        weights_(parts.weights),
-        modules_(client_, cache_folder) {}
+        modules_(client_, settings.cache_folder) {}
 
   Result<void> prepare(const model::OwnKvDecoderParts& parts);
+  Result<void> compile_first(const model::DecoderLimits& limits);
 
   View forward(const ForwardBatch& batch) override;
   View more_logits(const View& rows) override;
@@ -62,11 +64,6 @@ class ModuleDecoder final : public model::Decoder {
   using Rows = std::vector<float>;  // [T, .] of a step's tokens, on the host
 
   void describe(const model::OwnKvDecoderParts& parts);
-  Result<void> take_weights();
-  Result<void> keep(WeightName name, int32_t index, const View& host);
-  Result<void> keep_norm(WeightName name, int32_t index, const ops::NormSpec& norm);
-  void keep_linear(WeightName name, WeightName bias, int32_t index, const ops::LinearWeight& linear);
-  Result<void> take_layer(int32_t layer);
   Result<void> allocate_kv();
 
   // A module with the weights that are its arguments.
@@ -92,12 +89,10 @@ class ModuleDecoder final : public model::Decoder {
 
   PjrtOps& ops_;
   const Client& client_;
-  const model::Weights& weights_;
   Modules modules_;
   ModelShape shape_;
   PassLimits pass_limits_;
-  std::map<std::pair<WeightName, int32_t>, const Buffer*> weight_of_;
-  std::vector<std::unique_ptr<Buffer>> owned_;
+  DeviceWeights device_weights_;
   std::map<std::tuple<Part, int32_t, int64_t, int64_t, bool, int64_t>, Ready> ready_;
   std::vector<Buffer> kv_;  // keys, values of KV tensor 0, of 1, ...
 
@@ -120,11 +115,11 @@ void ModuleDecoder::describe(const model::OwnKvDecoderParts& parts) {
   pass_limits_.max_pages =
       (parts.limits.max_seq_len + parts.block_size - 1) / int64_t{parts.block_size};
   pass_limits_.group_layers.assign(static_cast<size_t>(parts.num_groups), 1);
-  for (const model::KvPlace& place : parts.kv) {
-    shape_.kv_index.push_back(place.index);
-    shape_.kv_group.push_back(place.group);
-    shape_.num_kv = std::max(shape_.num_kv, place.index + 1);
-    pass_limits_.group_layers[static_cast<size_t>(place.group)] = place.layers;
+  for (const model::LayerInBlock& layer : parts.kv) {
+    shape_.kv_index.push_back(layer.index);
+    shape_.kv_group.push_back(layer.group);
+    shape_.num_kv = std::max(shape_.num_kv, layer.index + 1);
+    pass_limits_.group_layers[static_cast<size_t>(layer.group)] = layer.layers;
   }
 }
 
@@ -140,69 +135,33 @@ Result<void> ModuleDecoder::prepare(const model::OwnKvDecoderParts& parts) {
                 "--device pjrt does not run layers that keep keys of several shapes",
                 "num_key_value_heads");
   }
-  RUDDER_TRY_VOID(take_weights());
+  RUDDER_TRY(device_weights_, DeviceWeights::take(shape_, parts.weights, client_));
   RUDDER_TRY_VOID(allocate_kv());
   logits_.resize(static_cast<size_t>(parts.limits.max_logits_rows) *
                  static_cast<size_t>(parts.spec.vocab));
   return {};
 }
 
-Result<void> ModuleDecoder::keep(WeightName name, int32_t index, const View& host) {
-  auto buffer = std::make_unique<Buffer>();
-  RUDDER_TRY(*buffer, client_.upload(host, true));
-  weight_of_[{name, index}] = buffer.get();
-  owned_.push_back(std::move(buffer));
-  return {};
-}
-
-Result<void> ModuleDecoder::keep_norm(WeightName name, int32_t index, const ops::NormSpec& norm) {
-  return norm.empty() ? Result<void>() : keep(name, index, norm.weight);
-}
-
-void ModuleDecoder::keep_linear(WeightName name, WeightName bias, int32_t index,
-                                const ops::LinearWeight& linear) {
-  const auto& weight = static_cast<const DeviceWeight&>(*linear.packed);
-  weight_of_[{name, index}] = &weight.weight;
-  if (!weight.bias.empty()) weight_of_[{bias, index}] = &weight.bias;
-}
-
-Result<void> ModuleDecoder::take_layer(int32_t layer) {
-  const model::LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const model::Attention::Weights& attention = attention_of(weights);
-  const auto& mlp = std::get<model::GatedMlp::Weights>(weights.mlp);
-  RUDDER_TRY_VOID(keep_norm(WeightName::kMixerPreNorm, layer, weights.mixer_pre_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kMixerPostNorm, layer, weights.mixer_post_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kMlpPreNorm, layer, weights.mlp_pre_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kMlpPostNorm, layer, weights.mlp_post_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kQNorm, layer, attention.q_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kKNorm, layer, attention.k_norm));
-  RUDDER_TRY_VOID(keep_norm(WeightName::kVNorm, layer, attention.v_norm));
-  if (!attention.sinks.empty()) {
-    RUDDER_TRY_VOID(keep(WeightName::kSinks, layer, attention.sinks));
-  }
-  keep_linear(WeightName::kQkv, WeightName::kQkvBias, layer, attention.qkv);
-  keep_linear(WeightName::kOut, WeightName::kOutBias, layer, attention.out);
-  keep_linear(WeightName::kGateUp, WeightName::kGateUpBias, layer, mlp.gate_up);
-  keep_linear(WeightName::kDown, WeightName::kDownBias, layer, mlp.down);
-  return {};
-}
-
-Result<void> ModuleDecoder::take_weights() {
-  keep_linear(WeightName::kHead, WeightName::kHead, 0, weights_.head);
-  if (weights_.embedding.empty()) {
-    keep_linear(WeightName::kTable, WeightName::kTable, 0, weights_.head);
-  } else {
-    RUDDER_TRY_VOID(keep(WeightName::kTable, 0, weights_.embedding));
-  }
-  RUDDER_TRY_VOID(keep_norm(WeightName::kFinalNorm, 0, weights_.final_norm));
-  for (int32_t i = 0; i < std::ssize(shape_.spec.ropes); ++i) {
-    const model::RopeSpec& rope = shape_.spec.ropes[static_cast<size_t>(i)];
-    std::vector<float> table =
-        model::rope_table(rope, static_cast<int32_t>(shape_.max_seq_len));
-    RUDDER_TRY_VOID(keep(WeightName::kRope, i,
-                         {table.data(), DType::kF32, {shape_.max_seq_len, 2, rope.rotary_dim / 2}}));
-  }
-  for (int32_t i = 0; i < std::ssize(shape_.spec.layers); ++i) RUDDER_TRY_VOID(take_layer(i));
+// For every number of rows and the shortest contexts.
+Result<void> ModuleDecoder::compile_first(const model::DecoderLimits& limits) {
+  const SteadyClock clock;
+  const int64_t start = clock.now_us();
+  const int64_t pages = page_bucket(1, pass_limits_.max_pages);
+  const auto compile = [&](std::span<const int32_t> buckets, int64_t most,
+                           bool is_chunk) -> Result<void> {
+    for (const int32_t rows : buckets) {
+      if (rows > bucket_of(buckets, most)) break;
+      PassShape shape = {.rows = rows, .pages = pages, .is_chunk = is_chunk};
+      RUDDER_TRY_VOID(ready(Part::kPass, 0, shape));
+      shape = {.rows = rows, .logits_rows = is_chunk ? 1 : rows};
+      RUDDER_TRY_VOID(ready(Part::kHead, 0, shape));
+    }
+    return {};
+  };
+  RUDDER_TRY_VOID(compile(kRowBuckets, limits.max_logits_rows, false));
+  RUDDER_TRY_VOID(compile(kChunkBuckets, limits.max_tokens, true));
+  log_info("{} modules compiled and {} read from files in {:.1f} s", modules_.num_compiled(),
+           modules_.num_loaded(), static_cast<double>(clock.now_us() - start) * 1e-6);
   return {};
 }
 
@@ -245,12 +204,11 @@ Result<void> ModuleDecoder::start(const ForwardBatch& batch) {
 
 Result<const ModuleDecoder::Ready*> ModuleDecoder::ready(Part part, int32_t layer,
                                                          const PassShape& shape) {
-  Ready& ready =
-      ready_[{part, layer, shape.rows, shape.pages, shape.is_chunk, shape.logits_rows}];
+  Ready& ready = ready_[{part, layer, shape.rows, shape.pages, shape.is_chunk, shape.logits_rows}];
   if (ready.module != nullptr) return &ready;
   RUDDER_TRY(ready.module, modules_.get(module_text(shape_, part, shape, layer)));
   for (const WeightRef& ref : weight_list(shape_, part, layer)) {
-    ready.weights.push_back(weight_of_.at({ref.name, ref.index}));
+    ready.weights.push_back(&device_weights_.of(ref));
   }
   return &ready;
 }
@@ -432,8 +390,8 @@ Result<void> ModuleDecoder::run_tapped(const ForwardBatch& batch) {
   const auto last = static_cast<int32_t>(std::ssize(shape_.spec.layers)) - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
     RUDDER_TRY_VOID(tap_residual(batch, layer, Site::kResidPre));
-    const bool is_opened = std::ranges::any_of(
-        kInside, [&](Site site) { return is_tapped(batch, layer, site); });
+    const bool is_opened =
+        std::ranges::any_of(kInside, [&](Site site) { return is_tapped(batch, layer, site); });
     if (is_opened) {
       RUDDER_TRY_VOID(run_opened_layer(batch, layer));
     } else {
@@ -486,8 +444,8 @@ Result<void> ModuleDecoder::make_logits(std::span<const int32_t> tokens) {
 View ModuleDecoder::forward(const ForwardBatch& batch) {
   Result<void> done = start(batch);
   if (done) {
-    const bool is_tapped = batch.tap_table != nullptr &&
-                           (batch.tapped == nullptr || batch.tapped->size() > 0);
+    const bool is_tapped =
+        batch.tap_table != nullptr && (batch.tapped == nullptr || batch.tapped->size() > 0);
     done = is_tapped ? run_tapped(batch) : run_whole();
   }
   ops_.fault(done);
@@ -503,9 +461,10 @@ View ModuleDecoder::more_logits(const View& rows) {
 }  // namespace
 
 Result<std::unique_ptr<model::Decoder>> make_module_decoder(const model::OwnKvDecoderParts& parts,
-                                                            const std::string& cache_folder) {
-  auto decoder = std::make_unique<ModuleDecoder>(parts, cache_folder);
+                                                            const ModuleSettings& settings) {
+  auto decoder = std::make_unique<ModuleDecoder>(parts, settings);
   RUDDER_TRY_VOID(decoder->prepare(parts));
+  if (settings.compiles_at_start) RUDDER_TRY_VOID(decoder->compile_first(parts.limits));
   return std::unique_ptr<model::Decoder>(std::move(decoder));
 }
 

@@ -5,8 +5,9 @@
 // read and change it, and back. Logits come to the host, where PjrtOps samples.
 //
 // It keeps the KV, in the blocks of the caller's tables; modules are given it and give it back in
-// the same memory. Made and used as any decoder, over PjrtOps. A fault of the device is kept there
-// (PjrtOps::fault), and the logits of that step mean nothing.
+// the same memory. A module is compiled when a step first needs it, so what short contexts need may
+// be compiled before. Made and used as any decoder, over PjrtOps. A fault of the device is kept
+// there (PjrtOps::fault), and the logits of that step mean nothing.
 #pragma once
 
 #include <memory>
@@ -17,9 +18,14 @@
 
 namespace rudder::pjrt {
 
-// `cache_folder` is of compiled modules; empty: none is kept. `parts.ops` are PjrtOps. An Error: the
-// model is none that modules run (check_spec), or the device's.
+struct ModuleSettings {
+  std::string cache_folder;        // of compiled modules; empty: none is kept
+  bool compiles_at_start = false;  // what steps without taps over short contexts need
+};
+
+// `parts.ops` are PjrtOps. An Error: the model is none that modules run (check_spec), or the
+// device's.
 Result<std::unique_ptr<model::Decoder>> make_module_decoder(const model::OwnKvDecoderParts& parts,
-                                                            const std::string& cache_folder);
+                                                            const ModuleSettings& settings);
 
 }  // namespace rudder::pjrt

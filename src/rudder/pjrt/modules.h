@@ -18,8 +18,7 @@ namespace rudder::pjrt {
 class Modules {
  public:
   // `client` outlives it. An empty folder: no files.
-  Modules(const Client& client, std::string folder)
-      : client_(client), folder_(std::move(folder)) {}
+  Modules(const Client& client, std::string folder) : client_(client), folder_(std::move(folder)) {}
 
   // kInternal: the compiler refuses the text; with its message. A file that cannot be read, or that
   // is not what it should be, is compiled again.

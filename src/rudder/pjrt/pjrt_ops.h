@@ -1,8 +1,8 @@
-// PjrtOps: the ops beside the forward pass, which modules run (module_decoder.h): the state of slots
-// and the choice of tokens, on the host as the CPU backend has them, and taps. Weights that products
-// read go to the plugin's device; embeddings, norms and tables stay on the host until the decoder
-// takes them. What modules do not do is absent here (facets.h), so that whoever asks for it is
-// refused by name. Made by apps; owned and used as any backend.
+// PjrtOps: the ops beside the forward pass, which modules run (module_decoder.h): the state of
+// slots and the choice of tokens, on the host as the CPU backend has them, and taps. Weights that
+// products read go to the plugin's device; embeddings, norms and tables stay on the host until the
+// decoder takes them. What modules do not do is absent here (facets.h), so that whoever asks for it
+// is refused by name. Made by apps; owned and used as any backend.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ struct DeviceWeight final : ops::PackedWeight {
 };
 
 struct PjrtSettings {
-  std::string plugin;  // the path of its library
+  std::string plugin;                          // the path of its library
   tensor::DType dtype = tensor::DType::kBF16;  // of weights, KV and products; kBF16 or kF32
   int num_threads = 0;  // that choose tokens; 0 = every core this process may use
 };

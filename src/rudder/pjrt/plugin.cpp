@@ -227,9 +227,9 @@ Result<std::unique_ptr<Client>> Client::open(const std::string& plugin_path) {
   RUDDER_TRY_VOID(client->call(abi::kClientPlatformVersion, version, "Client_PlatformVersion"));
   struct stat file = {};
   static_cast<void>(stat(plugin_path.c_str(), &file));
-  client->identity_ =
-      fmt::format("{}|{}|{}.{}|{}|{}", client->platform_, std::string_view(version.text, version.size),
-                  api->version.major, api->version.minor, file.st_size, file.st_mtim.tv_sec);
+  client->identity_ = fmt::format("{}|{}|{}.{}|{}|{}", client->platform_,
+                                  std::string_view(version.text, version.size), api->version.major,
+                                  api->version.minor, file.st_size, file.st_mtim.tv_sec);
   return client;
 }
 

@@ -67,7 +67,6 @@ class WithPlugin : public ::testing::Test {
   std::unique_ptr<Client> client_;
 };
 
-
 TEST_F(WithPlugin, ADonatedTableIsChangedWhereItLies) {
   for (const bool donates : {true, false}) {
     const auto module = client_->compile(text(donates)).value();

@@ -31,8 +31,8 @@ int64_t page_bucket(int64_t pages, int64_t most);
 
 struct PassLimits {
   int32_t block_size = 16;
-  int64_t max_pages = 1;             // of the longest sequence
-  std::vector<int32_t> group_layers;  // by KV group: KvPlace.layers
+  int64_t max_pages = 1;              // of the longest sequence
+  std::vector<int32_t> group_layers;  // by KV group: LayerInBlock.layers
 };
 
 // The batch's views are of the host.

@@ -44,8 +44,7 @@ std::vector<StepPass> cut(const std::vector<std::pair<int32_t, int32_t>>& seqs,
                                                    .table_row = tensor::host_view(rows),
                                                    .block_table = block_table},
                                      .logits_rows = {}};
-  return cut_step(batch,
-                  {.block_size = 16, .max_pages = max_blocks, .group_layers = {kLayers}});
+  return cut_step(batch, {.block_size = 16, .max_pages = max_blocks, .group_layers = {kLayers}});
 }
 
 TEST(StepPasses, SinglesGoTogetherAndPromptsAlone) {
