@@ -12,7 +12,7 @@ import pytest
 
 from conftest import run_rudder, serving
 
-PLUGIN = next(iter(glob.glob(os.path.join(
+PLUGIN = os.environ.get("RUDDER_PJRT_PLUGIN") or next(iter(glob.glob(os.path.join(
     os.path.dirname(__file__), "../../.venv-pjrt/lib/python3*/site-packages/lammps_jax_pjrt_cpu/*.so"))), "")
 DEVICE = ("--device", f"pjrt:{PLUGIN}")
 FLAGS = ("--dtype", "float32", "--enable-steering", "--capture-memory-mb", "8", "--max-num-batched-tokens", "320",
