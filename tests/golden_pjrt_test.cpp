@@ -75,7 +75,9 @@ class Model {
         .limits = {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens, .max_seq_len = max_len},
         .kv = {},
         .num_blocks = kNumSeqs * max_blocks_};
-    for (int32_t i = 0; i < std::ssize(spec_.layers); ++i) parts.kv.push_back({0, i, 1});
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      parts.kv.push_back({0, static_cast<int32_t>(model::kv_layer_of(spec_, i)), 1});
+    }
     decoder_ = pjrt::make_module_decoder(parts, {}).value();
   }
 

@@ -20,9 +20,6 @@ Result<void> check_attention(const Attention& attention) {
     return refuse("attention with a gate in the place of its softmax", "architectures");
   }
   if (attention.out_gate) return refuse("gated attention", "attn_output_gate");
-  if (!attention.own_kv || attention.kv_layer >= 0) {
-    return refuse("layers that read the KV of others", "num_kv_shared_layers");
-  }
   if (!std::holds_alternative<model::RmsNorm>(attention.qk_norm_kind)) {
     return refuse("norms other than RMS norms", "architectures");
   }
@@ -42,7 +39,6 @@ Result<void> check_layer(const model::LayerSpec& layer) {
   if (!std::holds_alternative<Attention>(layer.mixer)) {
     return refuse("layers that keep a state, or have no attention", "layer_types");
   }
-  if (layer.has_scale) return refuse("layers whose output is scaled", "architectures");
   return check_attention(*attention_of(layer));
 }
 

@@ -46,6 +46,8 @@ Result<void> DeviceWeights::take_layer(int32_t index, const model::LayerWeights&
   if (!attention.sinks.empty()) {
     RUDDER_TRY_VOID(keep(WeightName::kSinks, index, attention.sinks, client));
   }
+  float scale = weights.scale;
+  RUDDER_TRY_VOID(keep(WeightName::kScale, index, {&scale, DType::kF32, {}}, client));
   keep_linear(WeightName::kQkv, WeightName::kQkvBias, index, attention.qkv);
   keep_linear(WeightName::kOut, WeightName::kOutBias, index, attention.out);
   keep_linear(WeightName::kGateUp, WeightName::kGateUpBias, index, mlp.gate_up);

@@ -162,6 +162,7 @@ Value Writer::mix(const Value& in, int32_t layer) {
   const int64_t k_end = q_end + attention.kv_width();
   const Value q =
       heads(text_.slice(qkv, 1, 0, q_end), attention.num_heads, layer, WeightName::kQNorm);
+  if (!attention.own_kv) return attend(q, layer);
   const Value k =
       heads(text_.slice(qkv, 1, q_end, k_end), attention.num_kv_heads, layer, WeightName::kKNorm);
   const Value v = heads(text_.slice(qkv, 1, k_end, attention.qkv_width()), attention.num_kv_heads,
@@ -297,7 +298,9 @@ Value Writer::run_layer(const Value& x, int32_t layer) {
   const Value mixed =
       added(x, project(mix(read(x, WeightName::kMixerPreNorm, layer), layer), layer));
   const Value in = read(mixed, WeightName::kMlpPreNorm, layer);
-  return added(mixed, mlp_out(mlp_act(in, layer), layer));
+  const Value out = added(mixed, mlp_out(mlp_act(in, layer), layer));
+  const std::optional<Value> scale = find(WeightName::kScale, layer);
+  return scale ? text_.binary("multiply", out, text_.broadcast(*scale, out.type.dims, {})) : out;
 }
 
 Value Writer::head(const Value& rows) {
@@ -395,7 +398,7 @@ std::string Writer::write(Part part, int32_t layer) {
 
 Type ModelShape::kv_type(int32_t index) const {
   for (size_t layer = 0; layer < kv_index.size(); ++layer) {
-    if (kv_index[layer] != index) continue;
+    if (kv_index[layer] != index || !attention_of(spec.layers[layer])->own_kv) continue;
     const Attention& attention = *attention_of(spec.layers[layer]);
     return {numbers, {num_blocks, block_size, attention.num_kv_heads, attention.head_dim}};
   }

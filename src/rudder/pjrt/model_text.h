@@ -38,6 +38,7 @@ enum class WeightName : uint8_t {
   kGateUpBias,
   kDown,
   kDownBias,
+  kScale,  // [] f32: of the layer's output
   kTable,  // [vocab, hidden]: embeddings
   kFinalNorm,
   kHead,

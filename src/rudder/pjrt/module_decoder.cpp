@@ -93,6 +93,7 @@ class ModuleDecoder final : public model::Decoder {
   ModelShape shape_;
   PassLimits pass_limits_;
   DeviceWeights device_weights_;
+  std::vector<float> layer_scales_;  // of outputs
   std::map<std::tuple<Part, int32_t, int64_t, int64_t, bool, int64_t>, Ready> ready_;
   std::vector<Buffer> kv_;  // keys, values of KV tensor 0, of 1, ...
 
@@ -115,10 +116,17 @@ void ModuleDecoder::describe(const model::OwnKvDecoderParts& parts) {
   pass_limits_.max_pages =
       (parts.limits.max_seq_len + parts.block_size - 1) / int64_t{parts.block_size};
   pass_limits_.group_layers.assign(static_cast<size_t>(parts.num_groups), 1);
-  for (const model::LayerInBlock& layer : parts.kv) {
-    shape_.kv_index.push_back(layer.index);
+  // One tensor for each layer of a block and each shape of keys that is there.
+  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> tensors;
+  for (size_t i = 0; i < parts.kv.size(); ++i) {
+    const model::LayerInBlock& layer = parts.kv[i];
+    const model::KvGeometry kept =
+        kv_geometry(parts.spec.layers[model::kv_layer_of(parts.spec, i)]);
+    const auto [found, is_new] =
+        tensors.emplace(std::tuple(layer.index, kept.num_kv_heads, kept.head_dim), shape_.num_kv);
+    if (is_new) ++shape_.num_kv;
+    shape_.kv_index.push_back(found->second);
     shape_.kv_group.push_back(layer.group);
-    shape_.num_kv = std::max(shape_.num_kv, layer.index + 1);
     pass_limits_.group_layers[static_cast<size_t>(layer.group)] = layer.layers;
   }
 }
@@ -126,16 +134,10 @@ void ModuleDecoder::describe(const model::OwnKvDecoderParts& parts) {
 Result<void> ModuleDecoder::prepare(const model::OwnKvDecoderParts& parts) {
   RUDDER_TRY_VOID(check_spec(parts.spec));
   describe(parts);
-  // Groups share a tensor by index.
-  for (size_t layer = 0; layer < shape_.kv_index.size(); ++layer) {
-    const model::KvGeometry kept = kv_geometry(shape_.spec.layers[layer]);
-    const Type type = shape_.kv_type(shape_.kv_index[layer]);
-    if (type.dims[2] == kept.num_kv_heads && type.dims[3] == kept.head_dim) continue;
-    return fail(ErrorCode::kUnsupported,
-                "--device pjrt does not run layers that keep keys of several shapes",
-                "num_key_value_heads");
-  }
   RUDDER_TRY(device_weights_, DeviceWeights::take(shape_, parts.weights, client_));
+  for (const model::LayerWeights& layer : parts.weights.layers) {
+    layer_scales_.push_back(layer.scale);
+  }
   RUDDER_TRY_VOID(allocate_kv());
   logits_.resize(static_cast<size_t>(parts.limits.max_logits_rows) *
                  static_cast<size_t>(parts.spec.vocab));
@@ -378,6 +380,7 @@ Result<void> ModuleDecoder::run_opened_layer(const ForwardBatch& batch, int32_t 
   scale(delta);
   tap(batch, layer, Site::kMlpOut, delta);
   add(x, delta);
+  for (float& value : x) value *= layer_scales_[static_cast<size_t>(layer)];
   return write_rows(x);
 }
 

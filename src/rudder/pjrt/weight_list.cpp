@@ -26,6 +26,9 @@ bool has_read_mlp(Part part) {
 bool has_mlp_act(Part part) {
   return part == Part::kPass || part == Part::kLayer || part == Part::kMlpAct;
 }
+bool has_scale(Part part) {
+  return part == Part::kPass || part == Part::kLayer;
+}
 bool has_mlp_out(Part part) {
   return part == Part::kPass || part == Part::kLayer || part == Part::kMlpOut;
 }
@@ -48,8 +51,9 @@ void list_layer(const ModelShape& shape, Part part, int32_t layer, std::vector<W
     matrix(WeightName::kQkv, attention.qkv_width(), hidden);
     vector(attention.qkv_bias, WeightName::kQkvBias, attention.qkv_width());
     vector(is_normed, WeightName::kQNorm, per_head ? attention.head_dim : attention.q_width());
-    vector(is_normed, WeightName::kKNorm, per_head ? attention.head_dim : attention.kv_width());
-    vector(attention.v_norm, WeightName::kVNorm, attention.head_dim);
+    vector(is_normed && attention.own_kv, WeightName::kKNorm,
+           per_head ? attention.head_dim : attention.kv_width());
+    vector(attention.v_norm && attention.own_kv, WeightName::kVNorm, attention.head_dim);
     vector(softmax_of(spec)->sinks, WeightName::kSinks, attention.num_heads);
   }
   if (has_mixed(part)) {
@@ -66,6 +70,9 @@ void list_layer(const ModelShape& shape, Part part, int32_t layer, std::vector<W
     matrix(WeightName::kDown, hidden, mlp.width);
     vector(mlp.bias, WeightName::kDownBias, hidden);
     vector(spec.norms.post, WeightName::kMlpPostNorm, hidden);
+  }
+  if (has_scale(part) && spec.has_scale) {
+    out.push_back({WeightName::kScale, layer, {Elt::kF32, {}}});
   }
 }
 
