@@ -128,7 +128,9 @@ Result<void> check_pjrt(const exec::ExecSettings& settings, int32_t num_replicas
     return refuse(settings.quantization.products, "quantization");
   }
   if (settings.quantization.head != "auto") return refuse("a format of the head", "head-format");
-  if (settings.kv_cache_dtype != "auto") return refuse(settings.kv_cache_dtype, "kv-cache-dtype");
+  if (settings.kv_cache_dtype.starts_with("fp8")) {
+    return refuse(settings.kv_cache_dtype, "kv-cache-dtype");
+  }
   if (settings.batch_invariant) return refuse("a fixed order of sums", "batch-invariant");
   return {};
 }
@@ -142,6 +144,7 @@ Result<exec::Ranks> make_pjrt(const exec::ExecSettings& settings, int32_t num_re
       std::unique_ptr<pjrt::PjrtOps> ops,
       pjrt::PjrtOps::make({.plugin = std::string(exec::plugin_of(settings.device)),
                            .dtype = loads_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16,
+                           .int8_kv = settings.kv_cache_dtype != "auto",
                            .num_threads = settings.threads}));
   exec::Ranks ranks;
   ranks.push_back(std::move(ops));

@@ -79,22 +79,26 @@ def cache(tmp_path_factory):
         os.environ["XDG_CACHE_HOME"] = before
 
 
-def test_modules_answer_what_the_cpu_answers(cache):
+# Codes are one apart where a number lies between two; tokens then may differ, once they are sampled.
+@pytest.mark.parametrize("kv,tolerance", [("auto", 1e-4), ("int8_per_token_head", 2e-2)])
+def test_modules_answer_what_the_cpu_answers(cache, kv, tolerance):
     assert PLUGIN, "tools/setup.sh test installs the plugin"
-    with serving(*FLAGS, "--device", "cpu") as cpu:
+    flags = (*FLAGS, "--kv-cache-dtype", kv)
+    with serving(*flags, "--device", "cpu") as cpu:
         expected = answers(cpu)
-    with serving(*FLAGS, *DEVICE) as modules:
+    with serving(*flags, *DEVICE) as modules:
         actual = answers(modules)
         assert modules.metric("rudder:spec_decode_num_accepted_tokens_total") > 0
     for ask, one, other in zip(asks() * 2, expected, actual, strict=True):
-        assert [c["token_ids"] for c in one["choices"]] == [c["token_ids"] for c in other["choices"]], ask
+        if kv == "auto" or "temperature" not in ask:
+            assert [c["token_ids"] for c in one["choices"]] == [c["token_ids"] for c in other["choices"]], ask
         if "capture" in ask:
             rows = numbers(one["capture_results"]["response"]["payload"])
             assert set(rows) == set(SITES)
             for site, values in numbers(other["capture_results"]["response"]["payload"]).items():
                 worst = max(abs(a - b) for a, b in zip(rows[site], values, strict=True))
                 largest = max(map(abs, rows[site]))
-                assert worst <= 1e-4 * max(1, largest), (site, worst, largest)
+                assert worst <= tolerance * max(1, largest), (site, worst, largest)
     assert asks()[7]["prompt"] == asks()[8]["prompt"] and "steering" in asks()[7]
     assert actual[7]["choices"][0]["token_ids"] != actual[8]["choices"][0]["token_ids"], "steering does something"
     assert any(name.endswith(".pjrt") for name in os.listdir(cache / "rudder/pjrt"))

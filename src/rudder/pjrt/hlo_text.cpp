@@ -16,6 +16,8 @@ std::string_view elt_text(Elt elt) {
       return "f32";
     case Elt::kBF16:
       return "bf16";
+    case Elt::kI8:
+      return "i8";
     case Elt::kI32:
       return "i32";
     case Elt::kBool:
@@ -76,8 +78,9 @@ Value HloText::add(std::string_view op, const Type& type) {
 }
 
 Value HloText::constant(double number, const Type& type) {
-  const std::string text = type.elt == Elt::kI32 ? fmt::format("{}", static_cast<int64_t>(number))
-                                                 : fmt::format("{:.9e}", number);
+  const bool is_whole = type.elt == Elt::kI32 || type.elt == Elt::kI8;
+  const std::string text =
+      is_whole ? fmt::format("{}", static_cast<int64_t>(number)) : fmt::format("{:.9e}", number);
   return add(fmt::format("stablehlo.constant dense<{}> : {}", text, type.text()), type);
 }
 
@@ -163,6 +166,12 @@ Value HloText::compare(std::string_view how, const Value& a, const Value& b) {
   const Type type{Elt::kBool, a.type.dims};
   return add(fmt::format("stablehlo.compare {}, {}, {} : ({}, {}) -> {}", how, a.name, b.name,
                          a.type.text(), b.type.text(), type.text()),
+             type);
+}
+
+Value HloText::is_finite(const Value& x) {
+  const Type type{Elt::kBool, x.type.dims};
+  return add(fmt::format("stablehlo.is_finite {} : ({}) -> {}", x.name, x.type.text(), type.text()),
              type);
 }
 

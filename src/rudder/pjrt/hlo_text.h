@@ -12,7 +12,7 @@
 
 namespace rudder::pjrt {
 
-enum class Elt : uint8_t { kF32, kBF16, kI32, kBool };
+enum class Elt : uint8_t { kF32, kBF16, kI8, kI32, kBool };
 
 struct Type {
   Elt elt = Elt::kF32;
@@ -57,6 +57,7 @@ class HloText {
   Value slice(const Value& x, int64_t axis, int64_t begin, int64_t end);
   Value concat(const Value& a, const Value& b, int64_t axis);
   Value compare(std::string_view how, const Value& a, const Value& b);  // "LE", "GT", ...
+  Value is_finite(const Value& x);
   Value select(const Value& where, const Value& yes, const Value& no);
   // Over one axis, which goes; "add" or "maximum".
   Value reduce(std::string_view op, const Value& x, int64_t axis);

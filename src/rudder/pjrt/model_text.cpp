@@ -48,7 +48,8 @@ class Writer {
   Value rotate(const Value& x, const Attention& attention);
   Value attend(const Value& q, int32_t layer);
   Value softmax(const Value& scores, int32_t layer);
-  Value pages_of(const Value& kv, int32_t layer);
+  void put(const Value& rows, const Value& slots, std::vector<Value>& kv);
+  Value pages_of(const std::vector<Value>& kv, int32_t layer);
   Value seen(int32_t window);
   Value without_unseen(const Value& values);
   Value project(const Value& z, int32_t layer);
@@ -67,8 +68,9 @@ class Writer {
   std::map<int32_t, Value> slots_;  // by KV group
   std::map<int32_t, Value> pages_;
   Value picked_;  // rows of the head
-  std::vector<Value> k_;
-  std::vector<Value> v_;
+  // The tensors of ModelShape::kv_types.
+  std::vector<std::vector<Value>> k_;
+  std::vector<std::vector<Value>> v_;
 };
 
 Value Writer::weight(WeightName name, int32_t index) const {
@@ -96,7 +98,7 @@ Value Writer::norm(const Value& x, const std::optional<Value>& weight) {
 
 // x [n, in] f32 times weight [out, in].
 Value Writer::product(const Value& x, const Value& weight, const std::optional<Value>& bias) {
-  const Value y = text_.dot(text_.convert(x, weight.type.elt), weight, {}, {}, {1}, {1});
+  Value y = text_.dot(text_.convert(x, weight.type.elt), weight, {}, {}, {1}, {1});
   if (!bias) return y;
   return text_.binary("add", y, text_.broadcast(*bias, y.type.dims, {1}));
 }
@@ -169,19 +171,52 @@ Value Writer::mix(const Value& in, int32_t layer) {
                         layer, WeightName::kVNorm);
   const auto kv = static_cast<size_t>(shape_.kv_index[static_cast<size_t>(layer)]);
   const Value& slots = slots_.at(shape_.kv_group[static_cast<size_t>(layer)]);
-  k_[kv] = text_.put(k_[kv], slots, text_.convert(k, shape_.numbers));
-  v_[kv] = text_.put(v_[kv], slots, text_.convert(v, shape_.numbers));
+  put(k, slots, k_[kv]);
+  put(v, slots, v_[kv]);
   return attend(q, layer);
+}
+
+// Writes rows [n, kv heads, head_dim] f32. Codes: as ops::KvLayer says.
+void Writer::put(const Value& rows, const Value& slots, std::vector<Value>& kv) {
+  if (!shape_.has_codes) {
+    kv[0] = text_.put(kv[0], slots, text_.convert(rows, shape_.numbers));
+    return;
+  }
+  constexpr double kLeastNormal = 1.17549435e-38;
+  const Value most = text_.reduce("maximum", text_.unary("abs", rows), 2);
+  const Value zero = text_.constant(0, most.type);
+  // Of a row with a number that is not finite 0 / 0, so that it is read as such.
+  const Value scale =
+      text_.select(text_.is_finite(most),
+                   text_.binary("divide", most,
+                                text_.constant(ops::largest_code(tensor::DType::kI8), most.type)),
+                   text_.binary("divide", zero, zero));
+  const Value is_normal = text_.compare("GE", scale, text_.constant(kLeastNormal, scale.type));
+  const Value inverse =
+      text_.select(is_normal, text_.binary("divide", text_.constant(1, scale.type), scale), zero);
+  const Value scaled =
+      text_.binary("multiply", rows, text_.broadcast(inverse, rows.type.dims, {0, 1}));
+  const Value whole = text_.unary("round_nearest_even", scaled);
+  const Value codes = text_.convert(
+      text_.select(text_.is_finite(whole), whole, text_.constant(0, whole.type)), Elt::kI8);
+  kv[0] = text_.put(kv[0], slots, codes);
+  kv[1] = text_.put(kv[1], slots, scale);
 }
 
 // What the pass's sequences have in a KV tensor: [n, keys, kv heads, head_dim], of a chunk
 // [keys, kv heads, head_dim].
-Value Writer::pages_of(const Value& kv, int32_t layer) {
+Value Writer::pages_of(const std::vector<Value>& kv, int32_t layer) {
   const Value& pages = pages_.at(shape_.kv_group[static_cast<size_t>(layer)]);
-  const Value blocks = text_.take(kv, pages);
-  Dims dims = {pass_.pages * shape_.block_size, kv.dim(2), kv.dim(3)};
+  Dims dims = {pass_.pages * shape_.block_size, kv[0].dim(2), kv[0].dim(3)};
   if (!pass_.is_chunk) dims.insert(dims.begin(), pass_.rows);
-  return text_.reshape(blocks, dims);
+  const Value numbers = text_.reshape(text_.take(kv[0], pages), dims);
+  if (!shape_.has_codes) return numbers;
+  Dims axes;  // of the scales, which have one for each head
+  for (int64_t i = 0; i + 1 < std::ssize(dims); ++i) axes.push_back(i);
+  const Value scales = text_.reshape(text_.take(kv[1], pages), Dims(dims.begin(), dims.end() - 1));
+  const Value read = text_.binary("multiply", text_.convert(numbers, Elt::kF32),
+                                  text_.broadcast(scales, dims, axes));
+  return text_.convert(read, shape_.numbers);
 }
 
 // [n, keys]: which keys a token sees.
@@ -333,9 +368,11 @@ void Writer::take_kv_inputs(Part part, int32_t layer) {
 }
 
 void Writer::take_kv(int32_t index, int* output) {
-  const Type type = shape_.kv_type(index);
-  k_[static_cast<size_t>(index)] = text_.argument(type, (*output)++);
-  v_[static_cast<size_t>(index)] = text_.argument(type, (*output)++);
+  for (std::vector<std::vector<Value>>* const kv : {&k_, &v_}) {
+    for (const Type& type : shape_.kv_types(index)) {
+      (*kv)[static_cast<size_t>(index)].push_back(text_.argument(type, (*output)++));
+    }
+  }
 }
 
 Value Writer::output_of(Part part, int32_t layer, const Value& in) {
@@ -387,8 +424,10 @@ std::string Writer::write(Part part, int32_t layer) {
   const Value out = output_of(part, layer, in);
   std::vector<Value> results;
   for (const int32_t index : used) {
-    results.push_back(k_[static_cast<size_t>(index)]);
-    results.push_back(v_[static_cast<size_t>(index)]);
+    for (const std::vector<std::vector<Value>>* const kv : {&k_, &v_}) {
+      const std::vector<Value>& tensors = (*kv)[static_cast<size_t>(index)];
+      results.insert(results.end(), tensors.begin(), tensors.end());
+    }
   }
   results.push_back(out);
   return text_.finish(results);
@@ -396,11 +435,14 @@ std::string Writer::write(Part part, int32_t layer) {
 
 }  // namespace
 
-Type ModelShape::kv_type(int32_t index) const {
+std::vector<Type> ModelShape::kv_types(int32_t index) const {
   for (size_t layer = 0; layer < kv_index.size(); ++layer) {
-    if (kv_index[layer] != index || !attention_of(spec.layers[layer])->own_kv) continue;
     const Attention& attention = *attention_of(spec.layers[layer]);
-    return {numbers, {num_blocks, block_size, attention.num_kv_heads, attention.head_dim}};
+    if (kv_index[layer] != index || !attention.own_kv) continue;
+    Type type{numbers, {num_blocks, block_size, attention.num_kv_heads, attention.head_dim}};
+    if (!has_codes) return {type};
+    type.elt = Elt::kI8;
+    return {type, {Elt::kF32, {num_blocks, block_size, attention.num_kv_heads}}};
   }
   RUDDER_CHECK(false, "no layer has KV tensor {}", index);
 }

@@ -79,6 +79,8 @@ struct PassShape {
 struct ModelShape {
   model::ModelSpec spec;
   Elt numbers = Elt::kF32;
+  // KV is stored as codes with a scale a token and head (ops::kInt8TokenKv), not as `numbers`.
+  bool has_codes = false;
   float embed_scale = 1;  // as the table's type rounds it
   int64_t max_seq_len = 0;
   int64_t num_blocks = 0;  // of one layer's KV
@@ -90,7 +92,9 @@ struct ModelShape {
   int32_t num_kv = 0;
   int32_t num_groups = 1;
 
-  Type kv_type(int32_t index) const;  // [num_blocks, block_size, kv heads, head_dim], twice
+  // Of a KV tensor's keys, and of its values: [num_blocks, block_size, kv heads, head_dim], and of
+  // codes their scales [num_blocks, block_size, kv heads] f32.
+  std::vector<Type> kv_types(int32_t index) const;
 };
 
 // Of a layer's part, or of a part that is none's; in the order of the module's arguments.

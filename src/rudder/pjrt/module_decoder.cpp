@@ -95,7 +95,8 @@ class ModuleDecoder final : public model::Decoder {
   DeviceWeights device_weights_;
   std::vector<float> layer_scales_;  // of outputs
   std::map<std::tuple<Part, int32_t, int64_t, int64_t, bool, int64_t>, Ready> ready_;
-  std::vector<Buffer> kv_;  // keys, values of KV tensor 0, of 1, ...
+  // Keys, then values, of KV tensor 0, of 1, ...; of codes each with their scales.
+  std::vector<Buffer> kv_;
 
   // Of the last step.
   std::vector<RunningPass> passes_;
@@ -107,6 +108,7 @@ class ModuleDecoder final : public model::Decoder {
 void ModuleDecoder::describe(const model::OwnKvDecoderParts& parts) {
   shape_.spec = parts.spec;
   shape_.numbers = ops_.numbers() == DType::kF32 ? Elt::kF32 : Elt::kBF16;
+  shape_.has_codes = ops_.kv_format().has_codes();
   shape_.embed_scale = model::table_scale(parts.spec.embed_scale, model::table_dtype(ops_));
   shape_.max_seq_len = parts.limits.max_seq_len;
   shape_.num_blocks = parts.num_blocks;
@@ -170,12 +172,13 @@ Result<void> ModuleDecoder::compile_first(const model::DecoderLimits& limits) {
 // Zeros, made by the device.
 Result<void> ModuleDecoder::allocate_kv() {
   for (int32_t i = 0; i < shape_.num_kv; ++i) {
-    for (int part = 0; part < 2; ++part) {
+    const std::vector<Type> types = shape_.kv_types(i);
+    for (size_t made = 0; made < 2 * types.size(); ++made) {  // of keys, and of values
       HloText text;
-      const Value zeros = text.constant(0, shape_.kv_type(i));
+      const Value zeros = text.constant(0, types[made % types.size()]);
       RUDDER_TRY(const Executable* const module, modules_.get(text.finish({&zeros, 1})));
-      RUDDER_TRY(std::vector<Buffer> made, module->run({}, 1));
-      kv_.push_back(std::move(made.front()));
+      RUDDER_TRY(std::vector<Buffer> buffers, module->run({}, 1));
+      kv_.push_back(std::move(buffers.front()));
     }
   }
   return {};
@@ -233,7 +236,8 @@ Result<Buffer> ModuleDecoder::run(RunningPass& pass, Part part, int32_t layer,
       arguments.push_back(&pass.groups[g].pages);
     }
     for (size_t i = 0; i < kv_.size(); ++i) {
-      if (part == Part::kPass || i / 2 == index) kv.push_back(i);
+      if (part == Part::kPass || i / (kv_.size() / static_cast<size_t>(shape_.num_kv)) == index)
+        kv.push_back(i);
     }
   }
   arguments.insert(arguments.end(), ready->weights.begin(), ready->weights.end());

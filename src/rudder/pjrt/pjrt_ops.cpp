@@ -44,7 +44,10 @@ void write_rows(const ops::LinearPart& part, DType dtype, std::byte* to) {
 }  // namespace
 
 PjrtOps::PjrtOps(PjrtSettings settings)
-    : HostOps(nullptr), settings_(std::move(settings)), pool_(settings_.num_threads) {}
+    : HostOps(nullptr),
+      settings_(std::move(settings)),
+      kv_format_(settings_.int8_kv ? ops::kInt8TokenKv : ops::KvFormat{settings_.dtype}),
+      pool_(settings_.num_threads) {}
 
 Result<std::unique_ptr<PjrtOps>> PjrtOps::make(const PjrtSettings& settings) {
   RUDDER_CHECK(settings.dtype == DType::kF32 || settings.dtype == DType::kBF16);

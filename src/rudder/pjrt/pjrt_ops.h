@@ -23,6 +23,7 @@ struct DeviceWeight final : ops::PackedWeight {
 struct PjrtSettings {
   std::string plugin;                          // the path of its library
   tensor::DType dtype = tensor::DType::kBF16;  // of weights, KV and products; kBF16 or kF32
+  bool int8_kv = false;                        // ops::kInt8TokenKv
   int num_threads = 0;  // that choose tokens; 0 = every core this process may use
 };
 
@@ -41,7 +42,7 @@ class PjrtOps final : public cpu::HostOps {
   int64_t available_memory() const override;
   // Rows that taps see are f32.
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }
-  ops::KvFormat kv_format() const override { return {settings_.dtype}; }
+  ops::KvFormat kv_format() const override { return kv_format_; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override;
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override;
 
@@ -69,6 +70,7 @@ class PjrtOps final : public cpu::HostOps {
   explicit PjrtOps(PjrtSettings settings);
 
   const PjrtSettings settings_;
+  const ops::KvFormat kv_format_;
   std::unique_ptr<Client> client_;
   ThreadPool pool_;
 };

@@ -247,6 +247,7 @@ int64_t Client::available_memory() const {
 
 Result<Buffer> Client::upload(const tensor::View& host, bool is_large) const {
   std::vector<int64_t> dims;
+  dims.reserve(tensor::Shape::kMaxRank);
   for (int axis = 0; axis < host.shape.rank(); ++axis) dims.push_back(host.shape[axis]);
   abi::BufferFromHost args;
   args.client = static_cast<abi::Client*>(handle_);
