@@ -9,7 +9,9 @@ import struct
 import httpx2
 import pytest
 
-from conftest import run_rudder, serving
+from conftest import is_instrumented, run_rudder, serving
+
+pytestmark = pytest.mark.skipif(is_instrumented(), reason="the compiler of a plugin is not instrumented")
 
 PLUGIN = os.environ.get("RUDDER_PJRT_PLUGIN") or next(iter(glob.glob(os.path.join(
     os.path.dirname(__file__), "../../.venv-pjrt/lib/python3*/site-packages/lammps_jax_pjrt_cpu/*.so"))), "")

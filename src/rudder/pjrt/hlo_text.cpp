@@ -219,11 +219,13 @@ Value HloText::dot(const Value& a, const Value& b, const Dims& batch_a, const Di
   const std::string batching =
       batch_a.empty() ? "" : fmt::format("batching_dims = {} x {}, ", list(batch_a), list(batch_b));
   // Without it some compilers multiply f32 with fewer bits.
-  return add(fmt::format("stablehlo.dot_general {}, {}, {}contracting_dims = {} x {}, precision = "
-                         "[HIGHEST, HIGHEST] : ({}, {}) -> {}",
-                         a.name, b.name, batching, list(over_a), list(over_b), a.type.text(),
-                         b.type.text(), type.text()),
-             type);
+  const std::string_view precision =
+      a.type.elt == Elt::kF32 ? ", precision = [HIGHEST, HIGHEST]" : "";
+  return add(
+      fmt::format("stablehlo.dot_general {}, {}, {}contracting_dims = {} x {}{} : ({}, {}) -> {}",
+                  a.name, b.name, batching, list(over_a), list(over_b), precision, a.type.text(),
+                  b.type.text(), type.text()),
+      type);
 }
 
 Value HloText::take(const Value& table, const Value& ids) {
