@@ -2,15 +2,17 @@
 // tools/setup.sh test installs.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
+
+#include "rudder/base/settings.h"
 
 namespace rudder::pjrt {
 
 // Tests run from the repository's root. Empty: it is not installed, and the test fails.
 inline std::string test_plugin() {
-  if (const char* const path = std::getenv("RUDDER_PJRT_PLUGIN")) return path;
+  const std::string named = environment_value("RUDDER_PJRT_PLUGIN");
+  if (!named.empty()) return named;
   const std::filesystem::path root = ".venv-pjrt/lib";
   std::error_code error;
   for (const auto& python : std::filesystem::directory_iterator(root, error)) {
