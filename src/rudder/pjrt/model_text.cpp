@@ -209,7 +209,7 @@ Value Writer::pages_of(const std::vector<Value>& kv, int32_t layer) {
   const Value& pages = pages_.at(shape_.kv_group[static_cast<size_t>(layer)]);
   Dims dims = {pass_.pages * shape_.block_size, kv[0].dim(2), kv[0].dim(3)};
   if (!pass_.is_chunk) dims.insert(dims.begin(), pass_.rows);
-  const Value numbers = text_.reshape(text_.take(kv[0], pages), dims);
+  Value numbers = text_.reshape(text_.take(kv[0], pages), dims);
   if (!shape_.has_codes) return numbers;
   Dims axes;  // of the scales, which have one for each head
   for (int64_t i = 0; i + 1 < std::ssize(dims); ++i) axes.push_back(i);
