@@ -10,12 +10,18 @@
 #include "rudder/base/settings.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/fast_ops.h"
+#include "rudder/exec/pjrt_device.h"
+#include "rudder/model/loader.h"
+#include "rudder/pjrt/model_text.h"
+#include "rudder/pjrt/module_decoder.h"
+#include "rudder/pjrt/pjrt_ops.h"
 
 namespace rudder::apps {
 namespace {
 
 using tensor::DType;
 
+constexpr const char* kReplicas = "data-parallel-size";
 constexpr double kShareOfGpu = 0.9;
 constexpr double kShareOfRam = 0.5;
 
@@ -30,6 +36,12 @@ DType stored_dtype(const weights::Checkpoint& checkpoint) {
     if (count > bytes[most]) most = dtype;
   }
   return most;
+}
+
+// Whether weights are f32 in memory.
+bool loads_wide(const exec::ExecSettings& settings, const weights::Checkpoint& checkpoint) {
+  return settings.dtype == "auto" ? stored_dtype(checkpoint) == DType::kF32
+                                  : settings.dtype == "float32";
 }
 
 tl::unexpected<Error> unsupported_on(std::string_view what, std::string_view device,
@@ -70,9 +82,7 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                 num_stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
   }
   cpu::CpuOpsSettings cpu;
-  const bool is_wide = settings.dtype == "auto" ? stored_dtype(checkpoint) == DType::kF32
-                                                : settings.dtype == "float32";
-  cpu.dtype = is_wide ? DType::kF32 : DType::kBF16;
+  cpu.dtype = loads_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16;
   cpu.num_threads = settings.threads;
   cpu.kv = kv_codes(settings.kv_cache_dtype);
   exec::Ranks ranks;
@@ -95,16 +105,53 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   return ranks;
 }
 
-#if RUDDER_HAS_CUDA
-std::string default_policy_path() {
+// Below the user's cache folder; empty: the user has none.
+std::string cache_path(const char* name) {
   std::string folder = environment_value("XDG_CACHE_HOME");
   if (folder.empty()) {
     const std::string home = environment_value("HOME");
     if (home.empty()) return {};
     folder = home + "/.cache";
   }
-  return folder + "/rudder/kernel-policy.json";
+  return folder + "/rudder/" + name;
 }
+
+// What a plugin's modules do not do, by the setting that asks for it.
+Result<void> check_pjrt(const exec::ExecSettings& settings, int32_t num_replicas) {
+  const auto refuse = [](std::string_view what, const char* where) {
+    return unsupported_on(what, "--device pjrt", where);
+  };
+  if (num_replicas > 1) return refuse("more than one engine", kReplicas);
+  if (settings.parallel.ranks > 1) return refuse("more than one rank", "tensor-parallel-size");
+  if (settings.parallel.stages > 1) return refuse("more than one stage", "pipeline-parallel-size");
+  if (settings.quantization.products != "none") {
+    return refuse(settings.quantization.products, "quantization");
+  }
+  if (settings.quantization.head != "auto") return refuse("a format of the head", "head-format");
+  if (settings.kv_cache_dtype.starts_with("fp8")) {
+    return refuse(settings.kv_cache_dtype, "kv-cache-dtype");
+  }
+  if (settings.batch_invariant) return refuse("a fixed order of sums", "batch-invariant");
+  return {};
+}
+
+Result<exec::Ranks> make_pjrt(const exec::ExecSettings& settings, int32_t num_replicas,
+                              const weights::Checkpoint& checkpoint) {
+  RUDDER_TRY_VOID(check_pjrt(settings, num_replicas));
+  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
+  RUDDER_TRY_VOID(pjrt::check_spec(spec));
+  RUDDER_TRY(
+      std::unique_ptr<pjrt::PjrtOps> ops,
+      pjrt::PjrtOps::make({.plugin = std::string(exec::plugin_of(settings.device)),
+                           .dtype = loads_wide(settings, checkpoint) ? DType::kF32 : DType::kBF16,
+                           .int8_kv = settings.kv_cache_dtype != "auto",
+                           .num_threads = settings.threads}));
+  exec::Ranks ranks;
+  ranks.push_back(std::move(ops));
+  return ranks;
+}
+
+#if RUDDER_HAS_CUDA
 
 constexpr int32_t kMostGpuRanks = 4;  // of a group; the kernels take 8, which nobody has run
 
@@ -142,8 +189,6 @@ int32_t num_gpus(const exec::ExecSettings& /*settings*/) {
 }
 #endif
 
-constexpr const char* kReplicas = "data-parallel-size";
-
 // Each rank of each replica has a GPU of its own, and all of its memory.
 Result<exec::ExecSettings> gpus_of_replica(const exec::ExecSettings& settings,
                                            int32_t num_replicas) {
@@ -176,7 +221,7 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
   cuda.kv = kv_codes(settings.kv_cache_dtype).value_or(ops::KvFormat{DType::kBF16});
   cuda.cublaslt_path = settings.cublaslt_path;
   cuda.policy_path =
-      settings.kernel_policy.empty() ? default_policy_path() : settings.kernel_policy;
+      settings.kernel_policy.empty() ? cache_path("kernel-policy.json") : settings.kernel_policy;
   cuda.tune = settings.tune;
   cuda.batch_invariant = settings.batch_invariant;
   cuda.synchronous = settings.synchronous;
@@ -195,7 +240,7 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
   // Stages on a CPU have one memory; GPUs have one each.
   if (settings.device == "cpu") settings.gpu_memory_utilization /= settings.parallel.stages;
-  if (num_replicas == 1) return settings;
+  if (num_replicas == 1 || exec::is_pjrt(settings.device)) return settings;
   if (settings.device == "cuda") return gpus_of_replica(settings, num_replicas);
   const int32_t num_cores = usable_cores();
   const int32_t num_ranks = num_replicas * ranks_of(settings);
@@ -217,12 +262,23 @@ Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& setting
                                                int32_t num_replicas,
                                                const weights::Checkpoint& checkpoint) {
   std::vector<exec::Ranks> replicas;
+  if (exec::is_pjrt(settings.device)) {
+    RUDDER_TRY(replicas.emplace_back(), make_pjrt(settings, num_replicas, checkpoint));
+    return replicas;
+  }
   for (int32_t i = 0; i < num_replicas; ++i) {
     RUDDER_TRY(replicas.emplace_back(), settings.device == "cuda"
                                             ? make_cuda(settings, i * ranks_of(settings))
                                             : make_cpu(settings, checkpoint));
   }
   return replicas;
+}
+
+model::MakeOwnKvDecoder decoder_of(const exec::ExecSettings& settings) {
+  if (!exec::is_pjrt(settings.device)) return {};
+  return [folder = cache_path("pjrt")](const model::OwnKvDecoderParts& parts) {
+    return pjrt::make_module_decoder(parts, {.cache_folder = folder, .compiles_at_start = true});
+  };
 }
 
 }  // namespace rudder::apps

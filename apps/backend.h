@@ -9,6 +9,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
+#include "rudder/model/own_kv_decoder.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
 
@@ -33,6 +34,9 @@ Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t
 Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& settings,
                                                int32_t num_replicas,
                                                const weights::Checkpoint& checkpoint);
+
+// What makes the decoder of that device; empty: the executor's own.
+model::MakeOwnKvDecoder decoder_of(const exec::ExecSettings& settings);
 
 #if RUDDER_HAS_CUDA
 // The GPU backend's part of the settings. An Error: a dtype that it does not compute in.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "backend.h"
@@ -245,7 +244,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .draft_tree = speculation.tree,
                           .host_trees = speculation.has_host_trees(),
                           .tree_key = speculation.tree_key,
-                          .look_up = look_up};
+                          .look_up = look_up,
+                          .make_decoder = decoder_of(settings.exec)};
 }
 
 std::vector<int32_t> turn_ends_of(const ModelFiles& files) {

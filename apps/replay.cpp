@@ -39,7 +39,8 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
                                    .max_repeat = recorded.max_repeat,
                                    .max_draft = recorded.drafts.max_draft,
                                    .host_trees = recorded.drafts.takes_trees,
-                                   .look_up = recorded.drafts.look_up};
+                                   .look_up = recorded.drafts.look_up,
+                                   .make_decoder = decoder_of(resolved)};
   RUDDER_TRY(std::vector<exec::Ranks> replicas, make_replicas(resolved, 1, *files.checkpoint));
   RUDDER_TRY(const exec::MemoryBudget budget,
              exec::budget_model(*files.checkpoint, replicas, resolved, limits));

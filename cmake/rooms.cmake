@@ -1,6 +1,6 @@
 # The room table: which rooms each room may include. tools/room_lint.py reads the same lines, so an
 # include outside the table fails the check, and a link outside it fails the configure.
-set(RUDDER_ROOMS base tensor text constraint dialect cache fleet hub weights lora tap features step record wrap steer sched draft engine remote server ops cpu cuda model exec testing)
+set(RUDDER_ROOMS base tensor text constraint dialect cache fleet hub weights lora tap features step record wrap steer sched draft engine remote server ops cpu cuda model pjrt exec testing)
 set(RUDDER_ROOM_base "")
 set(RUDDER_ROOM_tensor "base")
 set(RUDDER_ROOM_text "base")
@@ -26,5 +26,6 @@ set(RUDDER_ROOM_cpu "base;tensor;tap;ops")
 set(RUDDER_ROOM_cuda "base;tensor;tap;ops")
 set(RUDDER_ROOM_weights "base;tensor")
 set(RUDDER_ROOM_model "base;tensor;tap;ops;weights;lora")
+set(RUDDER_ROOM_pjrt "base;tensor;tap;ops;cpu;weights;model")
 set(RUDDER_ROOM_exec "base;tensor;lora;tap;features;step;wrap;ops;weights;model")
 set(RUDDER_ROOM_testing "base;tensor;tap;features;text;constraint;cache;step;record;wrap;steer;sched;engine;ops;cpu;weights;model")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, on Debian 12 or Ubuntu 24.04, with or without a GPU. Repeatable.
 #   tools/setup.sh build        compiler, CMake, libraries (distribution packages)
-#   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages)
+#   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages), XLA's CPU plugin (.venv-pjrt, 200 MB)
 #   tools/setup.sh fleet        what stands in front of several servers, for its slow tests (.venv-ray, .venv-dynamo, 800 MB)
 #   tools/setup.sh agents       coding agents, for the slow test that runs them (.venv-agents, 500 MB)
 #   tools/setup.sh models       two trained models and transformers, for the slow tests beside them (.venv-models, 5 GB)
@@ -88,6 +88,7 @@ setup_test() {
   install_packages "${packages[@]}"
   setup_browser
   python_environment .venv tools/requirements.txt
+  python_environment .venv-pjrt tools/requirements-pjrt.txt --no-deps
 }
 
 setup_fleet() {

@@ -16,6 +16,7 @@
 #include "report/report.h"
 #include "report_error.h"
 #include "rudder/cpu/ops_bench.h"
+#include "rudder/exec/pjrt_device.h"
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/make_model.h"
 #include "rudder/weights/hf_config.h"
@@ -175,6 +176,9 @@ int bench_ops(int argc, char** argv) {
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   flags.exec = resolve_device(flags.exec);
+  if (exec::is_pjrt(flags.exec.device)) {
+    return report_failure({ErrorCode::kUnsupported, "a PJRT plugin has no macro-ops", "device"});
+  }
   const Result<std::string> text =
       flags.exec.device == "cuda" ? bench_cuda(flags) : bench_cpu(flags);
   if (!text) return report_failure(text.error());

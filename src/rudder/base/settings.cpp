@@ -213,6 +213,15 @@ void SettingsTable::add_choice(std::string name, std::string* field,
       chosen = std::find(choices.begin(), choices.end(), in_lower_case(text));
     }
     if (chosen == choices.end()) {
+      // "word:PATH": the word, and any path.
+      constexpr std::string_view kOpen = ":PATH";
+      for (const std::string_view choice : choices) {
+        if (!choice.ends_with(kOpen)) continue;
+        const std::string_view prefix = choice.substr(0, choice.size() - kOpen.size() + 1);
+        if (!text.starts_with(prefix) || text.size() == prefix.size()) continue;
+        *field = text;
+        return {};
+      }
       return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not one of {}", text, type));
     }
     *field = *chosen;

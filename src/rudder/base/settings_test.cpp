@@ -62,6 +62,19 @@ TEST(SettingsTable, WordsMayBeInAnyCase) {
   EXPECT_FALSE(table.set("level", "warning").has_value());
 }
 
+TEST(SettingsTable, AChoiceMayHaveAPath) {
+  SettingsTable table;
+  std::string device = "auto";
+  table.add_choice("device", &device, {"auto", "cpu", "plugin:PATH"}, "A choice.");
+  EXPECT_TRUE(table.set("device", "plugin:/Some/Path.so").has_value());
+  EXPECT_EQ(device, "plugin:/Some/Path.so");
+  EXPECT_TRUE(table.set("device", "cpu").has_value());
+  for (const char* wrong : {"plugin", "plugin:", "cpu:/path", "lugin:/path"}) {
+    EXPECT_FALSE(table.set("device", wrong).has_value()) << wrong;
+  }
+  EXPECT_EQ(device, "cpu");
+}
+
 TEST(SettingsTable, ANumberOrAuto) {
   std::optional<double> bound;
   SettingsTable table;

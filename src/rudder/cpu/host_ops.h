@@ -25,17 +25,17 @@ class HostOps : public ops::Ops,
                 public ops::PatternOps,
                 public ops::RankOps {
  public:
-  ops::TreeOps* tree_ops() final { return this; }
+  ops::TreeOps* tree_ops() override { return this; }
   ops::DraftOps* draft_ops() final { return &draft_ops_; }
   ops::FeatureOps* feature_ops() final { return this; }
-  ops::PatternOps* pattern_ops() final { return this; }
+  ops::PatternOps* pattern_ops() override { return this; }
   ops::StreamOps* stream_ops() final { return &stream_mixer_; }
   ops::ExpertOps* expert_ops() final { return &experts_; }
   ops::RankOps* rank_ops() final { return this; }
 
-  bool is_host() const final { return true; }
+  bool is_host() const override { return true; }
   ops::Comm* comm() final { return comm_.get(); }
-  int64_t available_memory() const final;
+  int64_t available_memory() const override;
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) final;
   Result<ops::View> upload(const ops::View& host, tensor::DType dtype) final;
   Result<ops::View> allocate_staging(int64_t bytes) final;

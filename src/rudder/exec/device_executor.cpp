@@ -12,6 +12,7 @@
 #include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/exec/device_tiers.h"
+#include "rudder/exec/executor_decoder.h"
 #include "rudder/exec/graph_shapes.h"
 #include "rudder/exec/kept_rows.h"
 
@@ -95,7 +96,7 @@ void DeviceExecutor::stop() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
-  RUDDER_TRY(KvMemory kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  RUDDER_TRY(KvMemory kv, make_kv(options.make_decoder, model_, capacity_));
   kept_.kv = std::move(kv.layers);
   RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
   RUDDER_TRY(kept_.records, start_tiers(*model_.ops, capacity_, model_.kv, kv.pool,
@@ -111,9 +112,8 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                model_.ops->allocate(model_.ops->act_dtype(),
                                     {max_logits_rows(capacity_), model_.spec.hidden}));
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kept_.kv, *model_.ops,
-                                            decoder_limits(capacity_), kept, sampled_rows,
-                                            kept_.states.layers()));
+  RUDDER_TRY(decoder_, make_decoder(options.make_decoder, model_, capacity_,
+                                    {kept_.kv, kept, sampled_rows, kept_.states.layers()}));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));

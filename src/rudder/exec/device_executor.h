@@ -49,6 +49,7 @@
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
+#include "rudder/model/own_kv_decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
@@ -72,6 +73,7 @@ class DeviceExecutor final : public step::Executor {
     bool enforce_eager = false;            // no graphs, also where the device has them
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
+    model::MakeOwnKvDecoder make_decoder = {};  // empty: Decoder::make, over KV of the device's
     NarrowRules narrow_graphs = {};
     std::string record_folder = {};  // of files, where the capacity's tiers have a disk
     HeldMemory* held = nullptr;      // is told what the executor holds (resident_model.h)

@@ -33,6 +33,11 @@ constexpr Reader kReaders[] = {{step::DraftMethod::kDraftModel, ModelProposer::r
 Source read_source(const StepLimits& limits, const model::ModelSpec& target) {
   if (limits.look_up.max_n > 0) return LookUpProposer::of(limits.look_up);
   if (limits.draft_model == nullptr) return nullptr;
+  if (limits.make_decoder) {
+    return fail(ErrorCode::kUnsupported,
+                "models and heads that guess run on a CPU and on GPUs alone",
+                "speculative-config.model");
+  }
   const auto* const reader = std::ranges::find(kReaders, limits.draft_method, &Reader::method);
   RUDDER_CHECK(reader != std::end(kReaders));
   return reader->read(limits, target);

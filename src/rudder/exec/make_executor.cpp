@@ -299,6 +299,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
                              .link = part.link,
+                             .make_decoder = division.limits.make_decoder,
                              .record_folder = division.settings.tiers.disk_dir,
                              .held = &loaded.held}));
   RUDDER_TRY(loaded.held.parts,

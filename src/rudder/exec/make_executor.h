@@ -16,6 +16,7 @@
 #include "rudder/exec/resident_model.h"
 #include "rudder/exec/settings.h"
 #include "rudder/features/feature_reader.h"
+#include "rudder/model/own_kv_decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/draft_method.h"
@@ -45,6 +46,9 @@ struct StepLimits {
   // Guesses are looked up on the device (DraftCaps::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up.
   step::LookUp look_up = {};
+  // What makes the decoder, which then keeps the KV itself, on one device that is alone; empty:
+  // that of macro-ops, over KV of the device's.
+  model::MakeOwnKvDecoder make_decoder = {};
 };
 
 struct LoadedModel {

@@ -21,9 +21,10 @@ void declare_tiers(SettingsTable& table, ExecSettings::Tiers& tiers) {
 void ExecSettings::declare(SettingsTable& table) {
   table.section("exec");
   table.add_choice(
-      "device", &device, {"auto", "cpu", "cuda"},
+      "device", &device, {"auto", "cpu", "cuda", "pjrt:PATH"},
       "What runs the model; auto takes a GPU that this build has kernels for, else the "
-      "CPU.");
+      "CPU. pjrt: the XLA compiler of a PJRT plugin, whose library lies at the path "
+      "(docs/pjrt.md).");
   table.add_choice("dtype", &dtype, {"auto", "float32", "bfloat16"},
                    "Precision of weights and products; auto takes the fastest the device has.");
   table.add_choice(
