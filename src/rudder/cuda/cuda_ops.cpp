@@ -13,7 +13,6 @@
 #include "rudder/cuda/adapter_ops.h"
 #include "rudder/cuda/attention_layers.h"
 #include "rudder/cuda/check_bounds.h"
-#include "rudder/cuda/copy_lane.h"
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
@@ -30,6 +29,7 @@
 #include "rudder/cuda/peer_message.h"
 #include "rudder/cuda/qkv_params.h"
 #include "rudder/cuda/rank_exchange.h"
+#include "rudder/cuda/readers.h"
 #include "rudder/cuda/row_params.h"
 #include "rudder/cuda/sample_params.h"
 #include "rudder/cuda/state_ops.h"
@@ -51,8 +51,7 @@ class CudaOps final : public ops::Ops,
                       public ops::TreeOps,
                       public ops::FeatureOps,
                       public ops::PatternOps,
-                      public ops::RankOps,
-                      public ops::ReaderOps {
+                      public ops::RankOps {
  public:
   // `comm`: null, or what the rank knows of its group.
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
@@ -86,26 +85,14 @@ class CudaOps final : public ops::Ops,
   ops::TreeOps* tree_ops() override {
     return settings_.batch_invariant && settings_.kv.scales_tokens ? nullptr : this;
   }
-  ops::DraftOps* draft_ops() override { return &draft_ops_; }
+  ops::DraftOps* draft_ops() override { return &facets_.drafts; }
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
-  ops::StateOps* state_ops() override { return &state_ops_; }
+  ops::StateOps* state_ops() override { return &facets_.states; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
-  ops::ReaderOps* reader_ops() override { return this; }
-  int64_t reader_bytes() const override { return kWorkspaceBytes; }
-  Result<std::unique_ptr<ops::CopyLane>> make_lane() const override {
-    return CudaLane::make(settings_.device);
-  }
-  std::unique_ptr<ops::Ops> make_reader() const override {
-    CudaOpsSettings settings = settings_;
-    settings.policy = linear_->policy();  // and it measures nothing
-    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
-    if (reader) return std::move(*reader);
-    log_warn("{}", reader.error().to_string());
-    return nullptr;
-  }
+  ops::ReaderOps* reader_ops() override { return &facets_.readers; }
   ops::Comm* comm() override { return comm_.get(); }
   uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
   int64_t available_memory() const override { return free_memory(settings_.device); }
@@ -361,11 +348,9 @@ class CudaOps final : public ops::Ops,
                                         const DraftOps::Launcher& launcher) {
     launch(op, views, [&] { return launcher(stream()); });
   };
-  DraftOps draft_ops_{enqueue_};
   ExpertOps expert_ops_{
       *this,    memory_,  uploader_,
       stream(), enqueue_, {info_.num_sms, settings_.batch_invariant, settings_.low_format}};
-  StateOps state_ops_{memory_, enqueue_, {info_.num_sms, !settings_.batch_invariant}};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
@@ -377,6 +362,19 @@ class CudaOps final : public ops::Ops,
         if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
       }};
   std::unique_ptr<StreamMarks> marks_;  // of a stage
+  // That need nothing of each other.
+  struct Facets {
+    DraftOps drafts;
+    StateOps states;
+    Readers readers;
+  };
+  Facets facets_{DraftOps(enqueue_),
+                 StateOps(memory_, enqueue_, {info_.num_sms, !settings_.batch_invariant}),
+                 Readers(settings_.device, [this] {
+                   CudaOpsSettings settings = settings_;
+                   settings.policy = linear_->policy();  // and it measures nothing
+                   return CudaOps::make(settings, nullptr, false);
+                 })};
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
@@ -411,7 +409,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(expert_ops_.prepare(bounds));
-  RUDDER_TRY_VOID(state_ops_.prepare(bounds));
+  RUDDER_TRY_VOID(facets_.states.prepare(bounds));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
       linear_->prepare(bounds.linears, bounds.head, bounds.max_tokens, bounds.max_rows));

@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change, or how all are measured.
-constexpr int kOwnKernelsVersion = 12;
+constexpr int kOwnKernelsVersion = 13;
 
 struct PolicyKey {
   int64_t out = 0;

@@ -354,8 +354,7 @@ void Scheduler::start_afresh(const std::string* identity) {
   std::vector<cache::Chain*> chains;
   for (const auto& [id, sequence] : sequences_) chains.push_back(&sequence->chain);
   blocks_.cache().forget_all(identity, chains);
-  tiers_.note_cleared();
-  if (identity != nullptr) tiers_.leave_files();
+  tiers_.note_cleared(identity != nullptr);
 }
 
 void Scheduler::reset_prefix_cache() {

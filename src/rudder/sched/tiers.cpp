@@ -203,8 +203,9 @@ void Tiers::plan(step::StepPlan& plan) {
   }
 }
 
-int32_t Tiers::most_stores() const {
-  return std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
+bool Tiers::may_store() const {
+  if (is_paused_ || wanted_.empty()) return false;
+  return num_stores_ < std::min(kMostStores, blocks_.num_available() / (4 * blocks_.num_groups()));
 }
 
 // Unless the node is gone, or the record would have no more than there is. A record never loses a
@@ -343,7 +344,7 @@ std::vector<cache::CachedBlock> Tiers::watched() const {
 }
 
 void Tiers::forget_all() {
-  note_cleared();
+  note_cleared(false);
   wanted_.clear();
   uses_.clear();
   index_.forget_all();

@@ -77,12 +77,14 @@ class Tiers {
 
   // Nothing is begun until it is let go on: the engine comes to rest.
   void pause(bool pauses) { is_paused_ = pauses; }
-  // Records of other weights under a name that only this process knows: none goes to a file.
-  void leave_files() { has_files_ = false; }
   void forget_all();
   void drop_all();  // the executor is dead
-  // The watcher was told that nothing is cached.
-  void note_cleared() { watch_.clear(); }
+  // The watcher was told that nothing is cached. With `leaves_files` records are of other weights now,
+  // under a name that only this process knows: none goes to a file.
+  void note_cleared(bool leaves_files) {
+    watch_.clear();
+    has_files_ = has_files_ && !leaves_files;
+  }
   // What the watcher of the prefix cache was told of and is still there, on the device too.
   std::vector<cache::CachedBlock> watched() const;
 
@@ -119,8 +121,7 @@ class Tiers {
   bool goes_on(const Reach& reach, int32_t from, std::span<const int32_t> there_from) const;
   void take_needed(Reach& reach, int32_t from) const;
   step::RecordCopy& add_copy(step::StepPlan& plan, Copy copy);
-  int32_t most_stores() const;
-  bool may_store() const { return !is_paused_ && !wanted_.empty() && num_stores_ < most_stores(); }
+  bool may_store() const;
   void plan_store(const Wanted& wanted, step::StepPlan& plan);
   void end_store(Copy& copy, bool ok);
   void end_load(Copy& copy, const step::RecordDone& done);
