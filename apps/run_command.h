@@ -7,7 +7,7 @@ namespace rudder::apps {
 // exit status: 0, 1 (failed) or 2 (bad arguments). argv[0] is its name ("serve").
 using RunCommand = int (*)(int argc, char** argv);
 
-// The status of `run`. What it throws is the system's refusal of memory or of threads: told,
+// The status of `run`. What it throws is told, with the limit of ulimit that it met if it met one:
 // status 1.
 int run_command(RunCommand run, int argc, char** argv);
 

@@ -112,6 +112,27 @@ def test_a_server_without_room_for_its_threads_says_so():
     pytest.fail("it never started")
 
 
+def test_a_server_without_room_for_its_descriptors_says_so():
+    """From too few to begin with up to enough: what is told names the limit that is to be raised."""
+    told = 0
+    for count in (4, 5, 6, 7, 8, 9, 16, 32):
+        command = f"ulimit -n {count}; exec timeout -s TERM 60 {BINARY} serve --port 0"
+        process = subprocess.Popen(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started = any("on http://" in line for line in process.stdout)
+        if started:
+            process.terminate()
+        error = process.communicate(timeout=60)[1]
+        if started:
+            assert told > 0
+            return
+        last = error.splitlines()[-1]
+        assert process.returncode in (1, 127), (count, process.returncode, error)
+        if "Too many open files" in last:
+            assert "ulimit -n" in error and "ulimit -v" not in last, (count, error)
+            told += 1
+    pytest.fail("it never started")
+
+
 def test_help_fits_a_screen():
     lines = run_rudder("--help").stdout.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80

@@ -159,6 +159,7 @@ constexpr std::array kToolTraces = {
     Trace{{"<start_function_call>"}, "functiongemma"},
     Trace{{"<|tool_call>"}, "gemma4"},
     Trace{{"<|tool_call|>"}, "phi4_mini_json"},
+    Trace{{"<function_calls>", "<invoke name="}, ""},  // XML, as several hosted models write it
     Trace{{"<function_calls>"}, "olmo3"},
     Trace{{"<|/tool|>"}, "phi4_mini_json"},
     Trace{{"functools["}, "phi4_mini_json"},  // Firefunction 2

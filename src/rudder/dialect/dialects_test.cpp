@@ -4,6 +4,9 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "rudder/dialect/test_support.h"
 
@@ -90,6 +93,43 @@ TEST(Dialects, WhatATemplatesModelWritesIsRead) {
   }
   for (const ToolDialect& dialect : tool_dialects()) {
     EXPECT_TRUE(covered.contains(std::string(dialect.name))) << dialect.name;
+  }
+}
+
+// Families whose calls no reader here takes are told as such, and what they write is content,
+// whole, though a part of it looks like another family's call.
+TEST(Dialects, CallsThatNoReaderTakesAreContent) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      // MiniMax M2
+      {"<minimax:tool_call>\\n<invoke name=\"tool-name-1\">\\n<parameter name=\"param-key-1\"> "
+       "tool_call.arguments </minimax:tool_call>",
+       "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"n\">1</parameter>\n</invoke>\n"
+       "</minimax:tool_call>"},
+      // GLM 4.5
+      {"<tool_call>{function-name}\\n<arg_key>{key}</arg_key> tool_call.arguments </tool_call>",
+       "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"},
+      // MiniCPM 3
+      {"<|tool_call_start|>\\n```python\\nfunc1(params_name=params_value)\\n```\\n<|tool_call_end|"
+       ">",
+       "<|tool_call_start|>\n```python\nf(n=1)\n```\n<|tool_call_end|>"},
+      // DeepSeek 3.2
+      {"<｜DSML｜function_calls>\\n<｜DSML｜invoke name=\"$TOOL_NAME\">",
+       "<｜DSML｜function_calls>\n<｜DSML｜invoke "
+       "name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+      // LongCat
+      {"<longcat_tool_call>{name}\\n<longcat_arg_key>k</longcat_arg_key> tool_call.arguments",
+       "<longcat_tool_call>f\n<longcat_arg_key>n</longcat_arg_key>\n</longcat_tool_call>"},
+      // InternLM 2.5
+      {"<|action_start|><|plugin|>",
+       "<|action_start|><|plugin|>{\"name\": \"f\", \"parameters\": {}}<|action_end|>"},
+      {"<function_calls>\\n<invoke name=\"$NAME\">",
+       "<function_calls>\n<invoke name=\"f\">\n</invoke>\n</function_calls>"},
+      {"<function name=\"example\"><param name=\"key\">value</param></function>",
+       "<function name=\"f\"><param name=\"n\">1</param></function>"},
+  };
+  for (const auto& [source, text] : rows) {
+    EXPECT_EQ(detected(source), "- -") << source;
+    EXPECT_EQ(parse_line(setup_of(""), text), text + "|") << source;
   }
 }
 

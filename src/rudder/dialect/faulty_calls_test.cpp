@@ -5,6 +5,8 @@
 
 #include <boost/json.hpp>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "rudder/dialect/test_support.h"
 
@@ -226,6 +228,38 @@ TEST(FaultyCalls, ArgumentsUnderOtherNamesAreArguments) {
                  "<tool_call>\n<function=\"f\">\n<parameter='n'>\n1\n</parameter>\n"
                  "</function>\n</tool_call>\n<tool_call><function=\"f\"></function></tool_call>"),
       call + "|f({})");
+}
+
+// As the API's answers spell a call, name and arguments may stand under "function". A tool's own
+// definition, which has parameters there, is no call.
+TEST(FaultyCalls, TheFormOfTheApisAnswersIsRead) {
+  const std::string call = R"(||f({"n": 1}))";
+  for (const std::string& function : std::vector<std::string>{
+           R"({"name": "f", "arguments": {"n": 1}})", R"({"arguments": {"n": 1}, "name": "f"})",
+           R"({"name": "f", "arguments": "{\"n\": 1}"})"}) {
+    for (const std::string& object : std::vector<std::string>{
+             R"({"function": )" + function + "}",
+             R"({"type": "function", "function": )" + function + "}",
+             R"({"function": )" + function + R"(, "type": "function", "id": "call_1"})"}) {
+      EXPECT_EQ(parse_line(setup_of("hermes"), "<tool_call>" + object + "</tool_call>"), call)
+          << object;
+      EXPECT_EQ(parse_line(setup_of("llama3_json"), object), call) << object;
+      EXPECT_EQ(parse_line(setup_of("mistral_list"), "[TOOL_CALLS] [" + object + "]"), call)
+          << object;
+    }
+  }
+  const ParserSetup hermes = setup_of("hermes");
+  EXPECT_EQ(parse_line(hermes, R"(<tool_call>{"function": {"name": "f"}}</tool_call>)"), "||f({})");
+  EXPECT_EQ(parse_line(hermes, R"(<tool_call>{"function": {"name": "f", "arguments": {"n": 1}})"
+                               "</tool_call>"),
+            call);
+  const std::string definition =
+      R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})";
+  EXPECT_EQ(parse_line(setup_of("llama3_json"), definition), definition + "|");
+  const std::string marked = "<tool_call>" + definition + "</tool_call>";
+  EXPECT_EQ(parse_line(hermes, marked), marked + "|");
+  const std::string twice = R"({"function": {"function": {"name": "f", "arguments": {}}}})";
+  EXPECT_EQ(parse_line(setup_of("llama3_json"), twice), twice + "|");
 }
 
 TEST(FaultyCalls, CommasTooManyAndQuotesTooFewAreMended) {

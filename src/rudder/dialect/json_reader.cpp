@@ -1,5 +1,6 @@
-// Calls as JSON: {"name": "f", "arguments": {...}}, and the form of newer Mistral models in which
-// the name stands before its arguments: f[ARGS]{...}.
+// Calls as JSON: {"name": "f", "arguments": {...}}, the form of the API's answers in which both
+// stand under "function", and the form of newer Mistral models in which the name stands before its
+// arguments: f[ARGS]{...}.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -56,6 +57,7 @@ class CallObject {
   std::string name_;
   std::string kept_;  // arguments before the name is known
   std::string scratch_;
+  bool nested_ = false;  // in the object under "function"
   bool has_name_ = false;
   bool has_arguments_ = false;
   bool announced_ = false;
@@ -93,7 +95,13 @@ CallObject::Step CallObject::begin_value(char byte, CallSink& sink) {
     state_ = State::kName;
     return byte == '"' ? Step::kMore : Step::kBad;
   }
-  const bool none = byte == 'n';  // null
+  if (key_ == "function" && byte == '{' && !nested_ && !has_name_) {
+    nested_ = true;
+    state_ = State::kFirstKey;
+    return Step::kMore;
+  }
+  if (nested_ && key_ == "parameters") return Step::kBad;  // a tool's definition, and no call
+  const bool none = byte == 'n';                           // null
   if (!arguments || has_arguments_ || none) {
     state_ = State::kOther;
     return other(byte, sink);
@@ -137,6 +145,10 @@ CallObject::Step CallObject::other(char byte, CallSink& sink) {
 }
 
 CallObject::Step CallObject::close(CallSink& sink) {
+  if (std::exchange(nested_, false)) {
+    state_ = State::kComma;
+    return Step::kMore;
+  }
   if (!has_name_ || !announce(sink)) return Step::kBad;
   if (!emitted_) emit("{}", sink);
   return Step::kDone;

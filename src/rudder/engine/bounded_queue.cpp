@@ -127,8 +127,8 @@ Result<void> BoundedQueue::check(const PlaceAsk& ask, int64_t now_us) const {
   if (wait_us + wait_us / kMarginOf <= ask.max_wait_us) return {};
   return fail(
       ErrorCode::kOverloaded,
-      fmt::format("the request would wait for about {:.1f} s, longer than the {:.1f} s that "
-                  "it may",
+      fmt::format("the request would wait for about {:.1f} s, give or take an eighth; it may "
+                  "wait for {:.1f} s",
                   static_cast<double>(wait_us) * 1e-6,
                   static_cast<double>(ask.max_wait_us) * 1e-6));
 }

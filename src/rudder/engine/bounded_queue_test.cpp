@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <string>
 
 namespace rudder::engine {
 namespace {
@@ -78,6 +79,11 @@ TEST(BoundedQueueTest, AWaitIsExpectedAsTheQueueWasServed) {
   const auto refused = queue.would_accept({.tokens = 50, .max_wait_us = 4 * kSecond}, now_us);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+  // What it may wait for is more than what is expected, but not by the margin: the text says so.
+  const auto close =
+      queue.would_accept({.tokens = 50, .max_wait_us = 5 * kSecond + kSecond / 4}, now_us);
+  ASSERT_FALSE(close);
+  EXPECT_NE(close.error().message.find("give or take an eighth"), std::string::npos);
   // Ahead of those of lower priority nothing waits; beside other tenants it has its turn.
   EXPECT_TRUE(queue.would_accept({.tokens = 50, .priority = -1, .max_wait_us = kSecond}, now_us));
   EXPECT_TRUE(queue.would_accept({.tokens = 50, .tenant = 1, .max_wait_us = kSecond}, now_us));
