@@ -44,7 +44,7 @@ exec::ExecSettings settings_of(const std::string& where) {
   settings.quantization.layer_embeddings = where;
   return settings;
 }
-constexpr exec::StepLimits kLimits = {.max_num_seqs = 1, .max_num_batched_tokens = 128};
+const exec::StepLimits kLimits = {.max_num_seqs = 1, .max_num_batched_tokens = 128};
 
 struct Got {
   std::vector<int32_t> tokens;
