@@ -79,8 +79,8 @@ class Tiers {
   void pause(bool pauses) { is_paused_ = pauses; }
   void forget_all();
   void drop_all();  // the executor is dead
-  // The watcher was told that nothing is cached. With `leaves_files` records are of other weights now,
-  // under a name that only this process knows: none goes to a file.
+  // The watcher was told that nothing is cached. With `leaves_files` records are of other weights
+  // now, under a name that only this process knows: none goes to a file.
   void note_cleared(bool leaves_files) {
     watch_.clear();
     has_files_ = has_files_ && !leaves_files;
