@@ -45,6 +45,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
                                            const std::vector<WorkItem>& items, const Asked& asked,
                                            const ProgressFn& progress, double* seconds) {
   std::vector<engine::RequestParams> requests;
+  requests.reserve(items.size());
   for (const WorkItem& item : items) requests.push_back(params_of(item, asked));
   return run_requests(session, std::move(requests), progress, seconds);
 }

@@ -330,6 +330,7 @@ Result<void> Measuring::turn_about(ModelSession& session, With with) {
   int64_t found = 0;
   for (int32_t turn = 0; turn < bench_.turns; ++turn) {
     std::vector<engine::RequestParams> requests;
+    requests.reserve(talks.size());
     for (const Prompt& talk : talks) requests.push_back(tiers_request(talk, kAnswer));
     double took = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,

@@ -39,6 +39,7 @@ Result<std::vector<LocalAnswer>> run_requests(ModelSession& session,
 
 DecodeWindow decode_window(const std::vector<LocalAnswer>& answers) {
   std::vector<std::span<const int64_t>> times;
+  times.reserve(answers.size());
   for (const LocalAnswer& answer : answers) times.emplace_back(answer.token_us);
   return decode_window(times);
 }

@@ -100,15 +100,14 @@ std::deque<step::RecordCopy>::iterator RecordMemory::next_copy() {
 }
 
 // Of loads and stores several where many wait: to be waited for once.
-void RecordMemory::take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker) {
+void RecordMemory::take_next(std::deque<step::RecordCopy>::iterator next, Worker& worker) {
   constexpr size_t kMost = 4;
-  const step::RecordMove move = first->move;
+  const step::RecordMove move = next->move;
   const bool may_be_several = move == step::RecordMove::kLoad || move == step::RecordMove::kStore;
   const size_t count =
       may_be_several ? std::clamp<size_t>(queue_.size() / (2 * workers_.size()), 1, kMost) : 1;
   worker.copies.clear();
-  for (auto next = first; next != queue_.end() && worker.copies.size() < count;) {
-    if (next->move != move) break;
+  while (next != queue_.end() && worker.copies.size() < count && next->move == move) {
     worker.copies.push_back(std::move(*next));
     next = queue_.erase(next);
   }

@@ -68,7 +68,7 @@ class RecordMemory {
   Result<void> allocate();
   Result<std::span<std::byte>> host_memory(int64_t bytes);
   std::deque<step::RecordCopy>::iterator next_copy();
-  void take_next(std::deque<step::RecordCopy>::iterator first, Worker& worker);
+  void take_next(std::deque<step::RecordCopy>::iterator next, Worker& worker);
   void work(Worker& worker);
   void run(Worker& worker);
   std::span<std::byte> place(step::RecordId record, step::RecordParts parts);
