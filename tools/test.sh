@@ -7,14 +7,15 @@
 #                        target for FUZZ_SECONDS (600). It takes hours on two cores, so each of its stages
 #                        runs alone as well, on a machine of its own: release, asan, tsan, fuzz, and busy, which runs
 #                        the daily tests on a machine that does much else, and with a model ten times as fast
-# Ends with a table of what each part took: seconds, and the minutes of processor time of all cores.
+# Ends with a table of what each part took: seconds, and the minutes of processor time of all cores. The parts that
+# ended before one failed have theirs too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 CPU_MINUTES=100  # of the baseline's machine, that all parts of `make test` may take together, also with empty caches; it only falls
 names=() seconds=() cpu=()
 scratch=$(mktemp) beside=()
-trap 'kill "${beside[@]}" 2>/dev/null || true; rm -f "$scratch"' EXIT
+trap 'status=$?; kill "${beside[@]}" 2>/dev/null || true; [ "$status" -eq 0 ] || table; rm -f "$scratch"' EXIT
 
 cpu_seconds() {  # of all that has ended, as REPLY
   times >"$scratch"
@@ -81,9 +82,10 @@ instrumented_builds() {
   nice -n 10 tools/build.sh asan asan_tests && nice -n 10 tools/build.sh tsan tsan_tests
 }
 
-build_budget() {
-  local preset
-  for preset in release asan tsan; do tools/build_budget.py "$preset"; done
+build_budget() {  # tells of every preset before it fails for one
+  local preset status=0
+  for preset in release asan tsan; do tools/build_budget.py "$preset" || status=1; done
+  return "$status"
 }
 
 run_daily() {
