@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Configures and builds a preset: tools/build.sh PRESET [TARGET...]. Shows progress; says how long.
-# RUDDER_CUDA = AUTO, ON or OFF picks the CUDA backend. Without it a new build folder has the backend
-# only where a GPU is, since its kernels take minutes to compile; an old one stays as it is.
+# RUDDER_CUDA = AUTO, ON, CHECK or OFF picks the CUDA backend (cmake/cuda.cmake). Without it a new build folder, or one
+# that checked, has the backend only where a GPU is, since its kernels take minutes to compile; another stays as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
@@ -11,8 +11,9 @@ start=$SECONDS
 cuda=()
 if [ -n "${RUDDER_CUDA:-}" ]; then
   cuda=("-DRUDDER_CUDA=$RUDDER_CUDA")
-elif [ ! -f "build/$preset/CMakeCache.txt" ] && [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
-  cuda=(-DRUDDER_CUDA=OFF)
+elif ! grep -qsE '^RUDDER_CUDA:STRING=(AUTO|ON|OFF)' "build/$preset/CMakeCache.txt"; then
+  cuda=(-DRUDDER_CUDA=AUTO)
+  tools/has_gpu.sh || cuda=(-DRUDDER_CUDA=OFF)
 fi
 cmake --preset "$preset" "${cuda[@]}" >"build-$preset.log" 2>&1 || {
   cat "build-$preset.log"

@@ -88,8 +88,11 @@ build_budget() {  # tells of every preset before it fails for one
   return "$status"
 }
 
+# The CUDA code is compiled where nvcc is; machine code is made of its kernels where a GPU is.
 run_daily() {
-  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder rudder-bench daily_tests  # compiles the CUDA code where nvcc is, also without a GPU
+  local cuda=AUTO
+  tools/has_gpu.sh || cuda=CHECK
+  RUDDER_CUDA=$cuda part "build" tools/build.sh release rudder rudder-bench daily_tests
   part "checks" tools/check.sh
   part "tests" run_ctest release -LE 'slow|gpu|instrumented'
   part "tests of the Python client" python_client

@@ -226,7 +226,7 @@ class Parts(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.root = pathlib.Path(self.folder.name)
         (self.root / "build").mkdir()
-        for path in ("tools/build.sh", "tools/check.sh", "tools/build_budget.py", "tools/slow_clients.py", "tools/fuzz.sh",
+        for path in ("tools/build.sh", "tools/has_gpu.sh", "tools/check.sh", "tools/build_budget.py", "tools/slow_clients.py", "tools/fuzz.sh",
                      ".venv/bin/python", "bin/ctest"):
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(STUB)

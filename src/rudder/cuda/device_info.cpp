@@ -14,10 +14,18 @@ namespace {
 // The kernels are machine code of sm_90a, which runs on compute capability 9.0 and nothing else.
 constexpr int kMajor = 9;
 constexpr int kMinor = 0;
+// A build that only checks the kernels has none of it (cmake/cuda.cmake).
+constexpr bool kHasMachineCode = RUDDER_HAS_MACHINE_CODE;
 
 }  // namespace
 
 Result<DeviceInfo> open_device(int32_t device, const char* where) {
+  if (!kHasMachineCode) {
+    return fail(ErrorCode::kUnsupported,
+                "this build has checked its kernels and made no machine code of them "
+                "(RUDDER_CUDA=CHECK): build it with RUDDER_CUDA=ON",
+                "device");
+  }
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -61,7 +69,7 @@ void load_kernels_early() {
 
 int32_t num_cuda_devices() {
   int visible = 0;
-  if (cudaGetDeviceCount(&visible) != cudaSuccess) return 0;
+  if (!kHasMachineCode || cudaGetDeviceCount(&visible) != cudaSuccess) return 0;
   int32_t usable = 0;
   while (usable < visible) {
     int major = 0;
