@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """clang-tidy (allowlist in .clang-tidy, warnings are errors) over every source that is not a test.
 
-Most of its time goes into the headers, so sources with the same flags are linted as one translation
-unit; where names clash, its halves are. A unit is written to a folder of its own, where clang-tidy would
+Most of its time goes into the headers, so sources with like flags are linted as one translation
+unit, in which each main has a name of its own; where names clash, its halves are. A unit is written to a folder of its own, where clang-tidy would
 find no settings: they are named, and so are the folders of ours, since to it what a unit includes is a
 header. A source that was found clean is not linted again before it, a
 header or the settings change (tools/clean_cache.py).
@@ -25,8 +25,9 @@ from clean_cache import CleanCache
 TIDY = "clang-tidy-14"
 SETTINGS = compile_commands.ROOT / ".clang-tidy"
 OURS = "(src/rudder|apps|tests|bench)/"  # below the root
-GROUP_SIZE = 64
+GROUP_SIZE = 128
 GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition", "-Wno-maybe-uninitialized"}  # errors to clang
+PLUGIN = re.compile(r"-D\w+_EXPORTS")  # CMake's; plugins have an entry of one name
 MAIN = re.compile(r"^int main\(", re.M)
 COMPILE_ERROR = re.compile(r"\[clang-diagnostic-error\]")
 FINDING = re.compile(r"^(\S+):(\d+):\d+: error: .*\[([\w.-]+)(?:,-warnings-as-errors)?\]$", re.M)
@@ -40,21 +41,44 @@ def flags(command):
     return [word for word in words if word not in GCC_ONLY]
 
 
+def parted(words):
+    """(those that give or find names: -D, -I, -isystem with its folder; those that say which language, machine and plugin it is)
+    of a compiler's flags. How it makes code is of no interest here."""
+    names, kinds, words = [], [], iter(words)
+    for word in words:
+        if word == "-isystem":
+            names.append((word, next(words)))
+        elif word.startswith(("-m", "-std")) or PLUGIN.fullmatch(word):
+            kinds.append(word)
+        elif word.startswith(("-D", "-I", "-isystem", "-W")):
+            names.append((word,))
+    return names, kinds
+
+
+def flags_of_all(commands):
+    """Flags with which all of these are compiled: they are of one kind."""
+    parts = [parted(flags(command)) for command in commands]
+    names = dict.fromkeys(name for each, _ in parts for name in each)
+    return ["-O2", *parts[0][1], *(word for name in names for word in name)]
+
+
 def groups(commands):
     """Lists of sources that may be one translation unit, of `commands` by source. Neighbours come together:
-    they include the same headers. One source of a unit may have a main."""
+    they include the same headers."""
     alike = collections.defaultdict(list)
     for source, command in sorted(commands.items()):
-        alike[tuple(flags(command))].append(source)
+        alike[tuple(parted(flags(command))[1])].append(source)
     for sources in alike.values():
-        mains = [source for source in sources if MAIN.search((compile_commands.ROOT / source).read_text())]
-        others = [source for source in sources if source not in mains]
-        count = -(-len(others) // GROUP_SIZE)
-        units = [others[i * len(others) // count:(i + 1) * len(others) // count] for i in range(count)]
-        units += [[] for _ in mains[count:]]
-        for unit, source in zip(units, mains):
-            unit.append(source)
-        yield from units
+        count = -(-len(sources) // GROUP_SIZE)
+        yield from (sources[i * len(sources) // count:(i + 1) * len(sources) // count] for i in range(count))
+
+
+def text_of_unit(sources, root):
+    """What includes them all. Each main is renamed, since a program has one."""
+    for number, source in enumerate(sources):
+        line = f'#include "{root / source}"\n'
+        renames = len(sources) > 1 and MAIN.search((root / source).read_text())
+        yield f"#define main main_{number}\n{line}#undef main\n" if renames else line
 
 
 def run_tidy(source, words, root):
@@ -84,9 +108,9 @@ def is_known(found, root):
 def lint(sources, commands, folder, root=compile_commands.ROOT):
     """What is wrong with these sources, as text; empty when nothing is. `folder`: for units."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".cpp") as unit:
-        unit.writelines(f'#include "{root / source}"\n' for source in sources)
+        unit.writelines(text_of_unit(sources, root))
         unit.flush()
-        found = run_tidy(unit.name, [*flags(commands[sources[0]]), *(["-Wno-shadow"] if len(sources) > 1 else [])], root)
+        found = run_tidy(unit.name, [*flags_of_all([commands[source] for source in sources]), *(["-Wno-shadow"] if len(sources) > 1 else [])], root)
     if len(sources) == 1 or not COMPILE_ERROR.search(found):
         return "" if is_known(found, root) else found
     middle = len(sources) // 2

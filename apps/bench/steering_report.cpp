@@ -28,7 +28,7 @@ SteeringCase baseline_of(SteeringCase which) {
   return which;
 }
 
-std::string percent(const Estimate& difference, double base) {
+std::string percent(const MeanOfTrials& difference, double base) {
   if (base == 0) return "";
   return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.mean / base,
                      100 * difference.half_width / base);
@@ -36,7 +36,7 @@ std::string percent(const Estimate& difference, double base) {
 
 }  // namespace
 
-Estimate estimate(const std::vector<double>& samples) {
+MeanOfTrials estimate(const std::vector<double>& samples) {
   if (samples.empty()) return {};
   const Summary summary = summarize(samples, {});
   const auto count = static_cast<double>(samples.size());
@@ -51,14 +51,14 @@ void SteeringReport::add(const SteeringCase& which, const SteeringTrial& trial) 
   trials.push_back(trial);
 }
 
-Estimate SteeringReport::value(const SteeringCase& which, double SteeringTrial::*member) const {
+MeanOfTrials SteeringReport::value(const SteeringCase& which, double SteeringTrial::*member) const {
   std::vector<double> samples;
   for (const SteeringTrial& trial : trials_.at(which)) samples.push_back(trial.*member);
   return estimate(samples);
 }
 
-Estimate SteeringReport::difference(const SteeringCase& which,
-                                    double SteeringTrial::*member) const {
+MeanOfTrials SteeringReport::difference(const SteeringCase& which,
+                                        double SteeringTrial::*member) const {
   const auto baseline = trials_.find(baseline_of(which));
   if (baseline == trials_.end()) return {};
   const std::vector<SteeringTrial>& of_mode = trials_.at(which);
@@ -127,7 +127,7 @@ std::string SteeringReport::line(const SteeringCase& which) const {
     const auto relative = [&](double SteeringTrial::*member) {
       return percent(difference(which, member), value(base, member).mean);
     };
-    const Estimate ttft = difference(which, &SteeringTrial::ttft);
+    const MeanOfTrials ttft = difference(which, &SteeringTrial::ttft);
     out += fmt::format(" {:>16} {:>16} {:>16} {:>16}  {}",
                        fmt::format("{:+.2f} ± {:.2f}", ttft.mean, ttft.half_width),
                        relative(&SteeringTrial::tpot), relative(&SteeringTrial::e2el),
@@ -150,7 +150,7 @@ void SteeringLedger::declare(SettingsTable& table) {
 Result<void> SteeringLedger::append(const SteeringReport& report, const std::string& inside) const {
   if (path.empty()) return {};
   std::ofstream file(path, std::ios::app);
-  const auto row = [&](const SteeringCase& which, const char* what, const Estimate& figure,
+  const auto row = [&](const SteeringCase& which, const char* what, const MeanOfTrials& figure,
                        const char* unit) {
     file << fmt::format("{},{},{},\"{}: {}, 95 % ± {:.3g}\",\"{}\",{},,{},{},{},\"{}\",{:.4g},{}\n",
                         date, device, commit, which.mode, what, figure.half_width, command,

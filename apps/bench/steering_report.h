@@ -32,11 +32,11 @@ struct SteeringCase {
 };
 
 // A mean with the half width of its 95 % interval (Student's t over the trials).
-struct Estimate {
+struct MeanOfTrials {
   double mean = 0;
   double half_width = 0;
 };
-Estimate estimate(const std::vector<double>& samples);
+MeanOfTrials estimate(const std::vector<double>& samples);
 
 class SteeringReport {
  public:
@@ -44,8 +44,8 @@ class SteeringReport {
   void add(const SteeringCase& which, const SteeringTrial& trial);
 
   // Of a member of the trials: the mean, and the differences from "disabled" round by round.
-  Estimate value(const SteeringCase& which, double SteeringTrial::*member) const;
-  Estimate difference(const SteeringCase& which, double SteeringTrial::*member) const;
+  MeanOfTrials value(const SteeringCase& which, double SteeringTrial::*member) const;
+  MeanOfTrials difference(const SteeringCase& which, double SteeringTrial::*member) const;
 
   // What a step of a mode has to read at least, beside the model; told with its differences. With
   // a bandwidth (GB/s; 0: not known) as time too.

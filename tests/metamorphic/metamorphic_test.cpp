@@ -151,9 +151,9 @@ TEST(KvGroupsServing, AsOneTableForAllLayers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic,
-                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
-                                            ::testing::ValuesIn(all_archs())),
+INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic, ::testing::ValuesIn(daily_pairs(all_backends())),
+                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Metamorphic, ::testing::ValuesIn(other_pairs(all_backends())),
                          pair_name);
 
 }  // namespace
