@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "rudder/base/json.h"
 #include "rudder/server/request/field_ranges.h"
@@ -166,35 +167,41 @@ Result<void> check_unserved(const json::object& object, std::string_view file) {
   return {};
 }
 
+// A key of config.json, or of its text's config where the former does not have it.
+const json::value* find_in_model(const json::object& model, std::string_view key) {
+  const json::value* value = model.if_contains(key);
+  const json::value* inner = model.if_contains("text_config");
+  if ((value != nullptr && !value->is_null()) || inner == nullptr || !inner->is_object()) {
+    return value;
+  }
+  return inner->get_object().if_contains(key);
+}
+
 // Ids that there are: of the model's table, or of the tokenizer where it has more. Nothing where
 // config.json does not say.
 std::optional<int64_t> vocabulary_of(const json::object& model, const text::Tokenizer& tokenizer) {
-  const json::value* size = model.if_contains("vocab_size");
-  if (const json::value* inner = model.if_contains("text_config");
-      size == nullptr && inner != nullptr && inner->is_object()) {
-    size = inner->get_object().if_contains("vocab_size");
-  }
+  const json::value* size = find_in_model(model, "vocab_size");
   if (size == nullptr || !size->is_int64()) return std::nullopt;
   return std::max<int64_t>(size->get_int64(), tokenizer.vocab_size());
 }
 
-// eos_token_id is an id, a list of ids, or null.
-Result<void> collect_eos(const json::object& object, std::string_view file,
+constexpr std::string_view kEosKey = "eos_token_id";
+
+// An id, a list of ids, or null.
+Result<void> collect_eos(const json::value* value, std::string_view file,
                          std::optional<int64_t> vocabulary, std::vector<int32_t>* ids) {
-  constexpr std::string_view kKey = "eos_token_id";
-  const json::value* value = object.if_contains(kKey);
   if (value == nullptr || value->is_null()) return {};
   const json::array one = {*value};
   const json::array& list = value->is_array() ? value->get_array() : one;
   for (const json::value& id : list) {
     if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > INT32_MAX) {
-      return tl::unexpected<Error>(wrong_type(file, kKey, "a token id or a list of them"));
+      return tl::unexpected<Error>(wrong_type(file, kEosKey, "a token id or a list of them"));
     }
     if (vocabulary && id.get_int64() >= *vocabulary) {
       return fail(ErrorCode::kCorruptFile,
                   fmt::format("'{}' has {}, which is none of {} tokens: no answer would end by it",
-                              kKey, id.get_int64(), *vocabulary),
-                  fmt::format("{}:{}", file, kKey));
+                              kEosKey, id.get_int64(), *vocabulary),
+                  fmt::format("{}:{}", file, kEosKey));
     }
     ids->push_back(static_cast<int32_t>(id.get_int64()));
   }
@@ -218,8 +225,11 @@ Result<GenerationConfig> read_generation_config(const weights::Checkpoint& check
   RUDDER_TRY(config.defaults, read_defaults(chosen, kFile));
 
   const std::optional<int64_t> vocabulary = vocabulary_of(model, tokenizer);
-  RUDDER_TRY_VOID(collect_eos(generation, kFile, vocabulary, &config.eos_ids));
-  RUDDER_TRY_VOID(collect_eos(model, "config.json", vocabulary, &config.eos_ids));
+  for (const json::object* file : {&generation, &std::as_const(chosen)}) {
+    RUDDER_TRY_VOID(collect_eos(file->if_contains(kEosKey), kFile, vocabulary, &config.eos_ids));
+  }
+  RUDDER_TRY_VOID(
+      collect_eos(find_in_model(model, kEosKey), "config.json", vocabulary, &config.eos_ids));
   if (tokenizer.eos_id()) config.eos_ids.push_back(*tokenizer.eos_id());
   std::sort(config.eos_ids.begin(), config.eos_ids.end());
   config.eos_ids.erase(std::unique(config.eos_ids.begin(), config.eos_ids.end()),

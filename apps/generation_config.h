@@ -26,7 +26,7 @@ struct GenerationSource {
 
 // A missing file gives no defaults, but a folder that is named must have one. A value that a
 // request could not have is an Error that names file and key, and so is an override that sets
-// nothing. Ends of sequence are the model's in any case.
+// nothing. Ends of sequence are the model's in any case, and those of a folder besides.
 Result<GenerationConfig> read_generation_config(const weights::Checkpoint& checkpoint,
                                                 const text::Tokenizer& tokenizer,
                                                 const GenerationSource& source);

@@ -117,6 +117,24 @@ def test_ends_that_are_no_tokens_are_told_before_a_start(tmp_path):
         assert done.returncode != 0 and f"{file}:eos_token_id" in done.stderr, done.stderr
 
 
+def test_ends_of_a_folders_file_and_of_a_texts_config_end_answers(tmp_path):
+    def answer(model=DEMO, *flags):
+        with serving(*flags, model=model) as server:
+            body = {"prompt": "Once", "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+            return httpx2.post(server.url + "/v1/completions", json=body, timeout=60).json()["choices"][0]
+
+    ids = answer()["token_ids"]
+    assert len(ids) == 8
+    end = next(token for token in ids if token != ids[0])
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "generation_config.json").write_text(json.dumps({"eos_token_id": [end]}))
+    config = json.loads((DEMO / "config.json").read_text())
+    wrapped = {**{key: value for key, value in config.items() if key != "eos_token_id"}, "text_config": {"eos_token_id": end}}
+    folder = copy_of_demo(tmp_path / "wrapped", **{"config.json": json.dumps(wrapped)})
+    for choice in (answer(DEMO, "--generation-config", str(tmp_path / "own")), answer(folder)):
+        assert choice["finish_reason"] == "stop" and len(choice["token_ids"]) <= ids.index(end) + 1, choice
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".venv-models" / "bin" / "python").exists(), reason="tools/setup.sh models installs it")
 def test_every_key_of_generation_config_has_a_verdict():

@@ -74,6 +74,8 @@ def test_pairs_and_a_prompt_that_is_cut(server):
     ("/v1/rerank", {"query": "a", "documents": ["b", "c " * 4000]}, "documents[1]"),
     ("/v1/rerank", {"query": "a", "documents": ["b"], "truncate_prompt_tokens": 9}, "truncate_prompt_tokens"),
     ("/v1/rerank", {"query": "a", "documents": ["b"], "metadata": {"steering": {"name": "x"}}}, "metadata.steering"),
+    ("/v1/score", {"text_1": "a", "text_2": "b", "use_activation": False}, "use_activation"),
+    ("/v1/rerank", {"query": "a", "documents": ["b"], "activation": False}, "activation"),
     ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}, "text_1"), ("/v1/score", {"text_1": "a"}, "text_2"),
 ])
 def test_what_is_wrong_is_told_by_its_field(server, path, body, param):

@@ -20,9 +20,11 @@ namespace {
 // newline stands: the pieces do not become one word.
 class TrimmedText {
  public:
+  // Null: what is written is lost.
   explicit TrimmedText(std::string* out) : out_(out) {}
 
   void push(char byte) {
+    if (out_ == nullptr) return;
     if (is_blank(byte)) {
       blanks_.push_back(byte);
       return;
@@ -48,7 +50,7 @@ class TrimmedText {
     after_mark_ = true;
   }
   void finish() {
-    if (!after_mark_) *out_ += blanks_;
+    if (!after_mark_ && out_ != nullptr) *out_ += blanks_;
     blanks_.clear();
   }
 
@@ -69,7 +71,7 @@ class TextSplitter {
         must_call_(setup.must_call),
         sink_(setup, seed, delta),
         thoughts_(&delta->reasoning),
-        content_(&delta->content),
+        content_(must_call_ && dialect_ != nullptr ? nullptr : &delta->content),
         may_be_bare_(dialect_ != nullptr && (dialect_->bare || dialect_->prompted)),
         takes_unopened_(dialect_ != nullptr && !dialect_->bare && !setup.is_held && !must_call_ &&
                         dialect_->form != CallForm::kHeaded),
@@ -87,7 +89,7 @@ class TextSplitter {
   }
 
   void push(char byte);
-  void finish();
+  void finish(Ending ending);
   void begin_thoughts() { thinking_ = true; }
   bool thinking() const { return thinking_; }
 
@@ -104,7 +106,7 @@ class TextSplitter {
   std::string read_call(char byte);
   void end_thoughts(bool by_call);
   void drop_calls(size_t behind);
-  void finish_call();
+  void finish_call(Ending ending);
   TrimmedText& text() { return thinking_ ? thoughts_ : content_; }
 
   const ToolDialect* const dialect_;  // null: calls are text
@@ -314,17 +316,17 @@ void TextSplitter::drop_calls(size_t behind) {
   kept_.erase(0, kept_.size() - std::min(behind, kept_.size()));
 }
 
-void TextSplitter::finish_call() {
+void TextSplitter::finish_call(Ending ending) {
   const std::string bytes = std::exchange(opener_, {});
   for (size_t i = 0; i < bytes.size(); ++i) {
     const std::string again = read_call(bytes[i]);
     if (reader_) continue;
     for (const char byte : again + bytes.substr(i + 1)) push(byte);
-    if (reader_) finish_call();  // of fewer bytes
+    if (reader_) finish_call(ending);  // of fewer bytes
     return;
   }
   const int32_t calls_before = sink_.num_calls();
-  const bool is_text = reader_->finish(sink_);
+  const bool is_text = reader_->finish(sink_, ending);
   if (is_text) drop_calls(reader_->bytes_behind_calls());
   reader_.reset();
   if (taken_ || sink_.num_calls() > calls_before) {
@@ -334,12 +336,11 @@ void TextSplitter::finish_call() {
   if (!is_text) return;
   const std::string kept = std::exchange(kept_, {});
   if (!thinking_) {
-    if (must_call_) return;
     if (!taken_) return content_.push(kept);
     // Behind calls: marks too many are no text there.
     broke_off_ = true;
     for (const char byte : kept) push(byte);
-    if (reader_) finish_call();  // of fewer bytes
+    if (reader_) finish_call(ending);  // of fewer bytes
     return;
   }
   // The thoughts may have ended in what seemed to be a call.
@@ -348,14 +349,14 @@ void TextSplitter::finish_call() {
   if (end == std::string::npos) return;
   end_thoughts(false);
   for (const char byte : kept.substr(end + end_of_thoughts_.size())) push(byte);
-  if (reader_) finish_call();
+  if (reader_) finish_call(ending);
 }
 
-void TextSplitter::finish() {
-  if (reader_) finish_call();
+void TextSplitter::finish(Ending ending) {
+  if (reader_) finish_call(ending);
   for (const char byte : std::exchange(unopened_, {})) push(byte);
-  if (reader_) finish_call();
-  if (thinking_ || !must_call_) text().push(marks_.take_held());
+  if (reader_) finish_call(ending);
+  text().push(marks_.take_held());
   thoughts_.finish();
   content_.finish();
 }
@@ -376,10 +377,10 @@ class AnswerParser final : public OutputParser {
     return std::move(delta_);
   }
 
-  Delta finish() override {
+  Delta finish(Ending ending) override {
     delta_ = Delta();
     if (!must_call_) end_start();
-    text_.finish();
+    text_.finish(ending);
     return std::move(delta_);
   }
 

@@ -20,7 +20,7 @@ class BracedReader final : public CallReader {
       : dialect_(dialect), marks_({dialect.quote, dialect.end, dialect.begin}) {}
 
   Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
+  bool finish(CallSink& sink, Ending ending) override;
   size_t bytes_behind_calls() const override { return behind_; }
 
  private:
@@ -152,9 +152,9 @@ CallReader::Step BracedReader::in_next_call(char byte, CallSink& sink) {
 }
 
 // The end mark is often the token that ends the answer, whose text is left out.
-bool BracedReader::finish(CallSink& sink) {
-  if (json_) return json_->finish(sink);
-  if (end_in_string_) {
+bool BracedReader::finish(CallSink& sink, Ending ending) {
+  if (json_) return json_->finish(sink, ending);
+  if (end_in_string_ && ending == Ending::kWhole) {
     tell_taken(*end_in_string_, sink);
     return true;  // what is behind it
   }

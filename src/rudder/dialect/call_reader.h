@@ -62,7 +62,7 @@ class CallReader {
   virtual Step push(char byte, CallSink& sink) = 0;
   // The text is over. True when what has not been taken is text after all, false when it was the
   // beginning of an end that no longer matters, or has been given to the sink now.
-  virtual bool finish(CallSink& sink) = 0;
+  virtual bool finish(CallSink& sink, Ending ending) = 0;
   // Of a kStray, or a finish() that was true: where the calls that were told last end, as a number
   // of bytes, from the text's end back; what is behind them alone is no call. npos: all of it.
   virtual size_t bytes_behind_calls() const { return std::string::npos; }

@@ -113,8 +113,9 @@ struct ParserSetup {
   bool harmony = false;  // the answer is messages, whether or not these are told apart
   std::string opening;   // of the answer's first message, as the prompt has it
   std::vector<Tool> tools;
-  bool is_held = false;    // a grammar has its calls: none is without its first mark
-  bool must_call = false;  // the answer is held to calls: what begins as one is one, even cut short
+  bool is_held = false;  // a grammar has its calls: none is without its first mark
+  // The answer is held to calls: what begins as one is one, even cut short, and nothing is content.
+  bool must_call = false;
   int32_t max_calls = INT32_MAX;  // those after it are passed over
 };
 

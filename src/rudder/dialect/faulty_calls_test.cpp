@@ -48,6 +48,11 @@ class CallWriter {
     return out + "z";
   }
 
+  std::string mark() {
+    const std::vector<std::string> marks = marks_of_values();
+    return marks[static_cast<size_t>(roll(static_cast<int>(marks.size())))];
+  }
+
   // An empty `n`: the value is missing.
   Written write(const std::string& s, const std::string& n) {
     const std::string text = json::serialize(json::string_view(s));
@@ -290,15 +295,19 @@ TEST(FaultyCalls, CommasTooManyAndQuotesTooFewAreMended) {
             R"(||f({"n": 1, x}))");
 }
 
-// Cut anywhere: nothing, or a call whose arguments are not closed, or are all there.
+// Cut anywhere: nothing, or a call whose arguments are not closed, or are all there. Its value may
+// have lines that are marks.
 TEST(FaultyCalls, ACutCallHasCutArguments) {
   with_every_dialect(6, [](const ToolDialect& dialect, CallWriter& writer) {
-    const Written call = writer.write("ab c", "512");
+    std::string s = "ab c";
+    for (int lines = writer.roll(3); lines > 0; --lines) s += "\n" + writer.mark() + "\nab c";
+    const Written call = writer.write(s, "512");
     const std::string text = call.whole();
     const std::string cut =
         text.substr(0, static_cast<size_t>(writer.roll(static_cast<int>(text.size()))));
-    const Parsed parsed = parse_pieces(setup_of(dialect.name), {cut});
-    EXPECT_EQ(parse_line(setup_of(dialect.name), cut), parsed.line()) << dialect.name;
+    const Parsed parsed = parse_pieces(setup_of(dialect.name), {cut}, Ending::kCutOff);
+    EXPECT_EQ(parse_line(setup_of(dialect.name), cut, Ending::kCutOff), parsed.line())
+        << dialect.name;
     if (parsed.calls.empty()) {
       // Only what comes before the arguments.
       EXPECT_EQ(cut.find("ab c"), std::string::npos) << dialect.name << ": " << cut;
@@ -310,9 +319,23 @@ TEST(FaultyCalls, ACutCallHasCutArguments) {
     boost::system::error_code error;
     const json::value arguments = json::parse(parsed.calls[0].arguments, error);
     if (error) return;
-    // Marks of these end by themselves.
-    if (dialect.form == CallForm::kXml || dialect.form == CallForm::kTagged) return;
-    EXPECT_EQ(arguments, json::value({{"s", "ab c"}, {"n", 512}})) << dialect.name << ": " << cut;
+    EXPECT_EQ(arguments, json::value({{"s", s}, {"n", 512}})) << dialect.name << ": " << cut;
+  });
+}
+
+// A forced call that is cut off, in the middle of a character too: nothing of it is content.
+TEST(FaultyCalls, AForcedCallThatIsCutOffShowsNothing) {
+  with_every_dialect(7, [](const ToolDialect& dialect, CallWriter& writer) {
+    ParserSetup setup = setup_of(dialect.name);
+    setup.must_call = true;
+    std::string text = writer.write("ab", "5").whole();
+    text.resize(static_cast<size_t>(writer.roll(static_cast<int>(text.size()))));
+    size_t begin = text.size();
+    while (begin > 0 && (static_cast<unsigned char>(text[begin - 1]) & 0xC0U) == 0x80U) --begin;
+    const bool is_split = begin > 0 && !text.empty() && text.back() < 0;
+    if (is_split) text = text.substr(0, begin - 1) + "\uFFFD";  // as decoders write it
+    EXPECT_EQ(parse_pieces(setup, {text}, Ending::kCutOff).content, "")
+        << dialect.name << ": " << text;
   });
 }
 

@@ -178,7 +178,7 @@ class HarmonyParser final : public OutputParser {
     return std::move(delta_);
   }
 
-  Delta finish() override {
+  Delta finish(Ending /*ending*/) override {
     delta_ = Delta();
     // The beginning of a mark, where one may stand; else text.
     const std::string held = marks_.take_held();

@@ -117,7 +117,7 @@ class HeadedReader final : public CallReader {
         ends_({dialect.each_end, dialect.end, dialect.each_begin, dialect.begin}) {}
 
   Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
+  bool finish(CallSink& sink, Ending ending) override;
 
  private:
   enum class State : uint8_t {
@@ -293,7 +293,7 @@ CallReader::Step HeadedReader::push(char byte, CallSink& sink) {
   return Step::kStray;
 }
 
-bool HeadedReader::finish(CallSink& sink) {
+bool HeadedReader::finish(CallSink& sink, Ending /*ending*/) {
   if (state_ == State::kBroken) sink.broken_arguments(broken_ + ends_.take_held());
   return state_ == State::kOpening || state_ == State::kHeader;
 }

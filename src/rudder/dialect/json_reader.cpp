@@ -213,7 +213,7 @@ class JsonReader final : public CallReader {
       : dialect_(dialect), bare_(bare), object_(bare), end_({dialect.end, dialect.begin}) {}
 
   Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
+  bool finish(CallSink& sink, Ending ending) override;
 
  private:
   enum class State : uint8_t {
@@ -409,7 +409,7 @@ CallReader::Step JsonReader::push(char byte, CallSink& sink) {
   return Step::kStray;
 }
 
-bool JsonReader::finish(CallSink& sink) {
+bool JsonReader::finish(CallSink& sink, Ending /*ending*/) {
   switch (state_) {
     case State::kObject:
       return !object_.announced();

@@ -17,7 +17,7 @@ class PythonicReader final : public CallReader {
   PythonicReader(const ToolDialect& dialect, bool bare) : dialect_(dialect), bare_(bare) {}
 
   Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
+  bool finish(CallSink& sink, Ending ending) override;
 
  private:
   enum class State : uint8_t { kStart, kJson, kItem, kCall, kNext, kNextMark };
@@ -192,8 +192,8 @@ CallReader::Step PythonicReader::push(char byte, CallSink& sink) {
   return Step::kStray;
 }
 
-bool PythonicReader::finish(CallSink& sink) {
-  if (state_ == State::kJson) return json_->finish(sink);
+bool PythonicReader::finish(CallSink& sink, Ending ending) {
+  if (state_ == State::kJson) return json_->finish(sink, ending);
   if (state_ == State::kCall && !open_.empty()) {  // cut off: so are the arguments
     const std::optional<LooseCall> parsed = parse_python_call(source_, true);
     if (!parsed) return true;

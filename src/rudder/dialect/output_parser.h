@@ -29,6 +29,9 @@ struct Delta {
   void append(Delta&& more);
 };
 
+// How an answer ends: the model ended it, or it was cut off where it stood.
+enum class Ending : uint8_t { kWhole, kCutOff };
+
 class OutputParser {
  public:
   virtual ~OutputParser() = default;
@@ -37,7 +40,7 @@ class OutputParser {
   virtual Delta push(std::string_view text) = 0;
   // Returns the bytes held back at the end of the answer. Malformed calls become content; nothing
   // is lost.
-  virtual Delta finish() = 0;
+  virtual Delta finish(Ending ending) = 0;
   // Whether the next text belongs to the thoughts, as far as is known.
   virtual bool thinking() const = 0;
 };

@@ -33,11 +33,12 @@ struct Parsed {
   }
 };
 
-inline Parsed parse_pieces(const ParserSetup& setup, const std::vector<std::string>& pieces) {
+inline Parsed parse_pieces(const ParserSetup& setup, const std::vector<std::string>& pieces,
+                           Ending ending = Ending::kWhole) {
   Parsed parsed;
   const auto parser = make_parser(setup, 1);
   for (const std::string& piece : pieces) parsed.add(parser->push(piece));
-  parsed.add(parser->finish());
+  parsed.add(parser->finish(ending));
   return parsed;
 }
 
@@ -51,11 +52,12 @@ inline ParserSetup setup_of(std::string_view calls, std::string_view reasoning =
 }
 
 // Of the text whole, and byte by byte: they must be the same.
-inline std::string parse_line(const ParserSetup& setup, std::string_view text) {
+inline std::string parse_line(const ParserSetup& setup, std::string_view text,
+                              Ending ending = Ending::kWhole) {
   std::vector<std::string> bytes;
   for (const char byte : text) bytes.emplace_back(1, byte);
-  const std::string whole = parse_pieces(setup, {std::string(text)}).line();
-  const std::string pieces = parse_pieces(setup, bytes).line();
+  const std::string whole = parse_pieces(setup, {std::string(text)}, ending).line();
+  const std::string pieces = parse_pieces(setup, bytes, ending).line();
   return whole == pieces ? whole : whole + " BUT BYTE BY BYTE " + pieces;
 }
 

@@ -184,6 +184,11 @@ bool XmlReader::may_have_ended() const {
   return own_lines_ || (closed_ && ends_.starts_with(kParameterClose));
 }
 
+// Whether two ends of the call have come, the function's among them.
+bool XmlReader::is_over() const {
+  return closed_ && (ends_.starts_with(kParameterClose) || last_end_ == dialect_.end);
+}
+
 // `text`, the last of ends_, is behind the ends of a call.
 CallReader::Step XmlReader::to_behind(const std::string& text) {
   state_ = State::kBehind;
@@ -376,21 +381,26 @@ CallReader::Step XmlReader::push(char byte, CallSink& sink) {
   return Step::kStray;
 }
 
-bool XmlReader::finish(CallSink& sink) {
+bool XmlReader::finish(CallSink& sink, Ending ending) {
   switch (state_) {
     case State::kJson:
-      return json_->finish(sink);
+      return json_->finish(sink, ending);
     case State::kBetween:
     case State::kTag:
-      close(sink);
+      if (ending == Ending::kWhole) close(sink);
       return false;
     case State::kEnd:
     case State::kNextCall:
     case State::kBehind:
+      if (ending == Ending::kCutOff && !is_over()) {
+        // Text behind marks is the value's, which had no end yet.
+        if (has_text_behind_) say(ends_, sink);
+        return false;
+      }
       end_call(sink);
       return has_ended();  // what is behind it
     case State::kNextKey:
-      value_.end(sink);
+      if (ending == Ending::kWhole) value_.end(sink);
       return false;
     case State::kObject:
       object_.finish(sink);

@@ -25,7 +25,7 @@ class XmlReader final : public CallReader {
                        dialect.end}) {}
 
   Step push(char byte, CallSink& sink) override;
-  bool finish(CallSink& sink) override;
+  bool finish(CallSink& sink, Ending ending) override;
 
  private:
   enum class State : uint8_t {
@@ -56,6 +56,7 @@ class XmlReader final : public CallReader {
   void open_end(std::string_view mark);
   Step end(char byte, CallSink& sink);
   bool may_have_ended() const;
+  bool is_over() const;
   Step to_behind(const std::string& text);
   Step end_mark(CallSink& sink);
   Step next_key(char byte, CallSink& sink);

@@ -52,19 +52,6 @@ void push_text(json::array& parts, std::string_view text) {
   if (!text.empty()) parts.push_back(text_part(text));
 }
 
-// A tool as results of a search show it, in the words of the clients that ask for that.
-std::string shown_function(const json::object& function) {
-  return fmt::format("<function>{}</function>", to_json_text(function));
-}
-
-// Whether a tool that a message defines could stand among those of the request.
-bool can_be_offered(const json::object& function) {
-  FieldReader reader(function, "");
-  ToolFields fields;
-  offer_function(reader, function, {}, &fields);
-  return reader.ok();
-}
-
 // Reads the messages one after another.
 class ConversationReader {
  public:
@@ -157,6 +144,9 @@ Result<std::string> ConversationReader::text_of(const json::object& block, std::
                joined_texts(block.at("content"), path + ".content", is_asked));
     return fmt::format("{}\n{}\n{}", string_in(block, "title"), string_in(block, "source"), text);
   }
+  // What stands for the conversation before it.
+  if (type == "compaction")
+    return input_.conversation.history.text_in(block, "content", path, false);
   if (type == "tool_reference") return referred(string_in(block, "tool_name"), path);
   if (type == "tool_addition" || type == "tool_removal") return text_of_change(block, type, path);
   return input_.conversation.history.stand_in(type, path, is_asked);

@@ -269,7 +269,11 @@ dialect::Delta Generation::part(Choice& choice, engine::Event& event) const {
   }
   choice.usage.reasoning_tokens = choice.reasoning_tokens;
   delta = choice.parser->push(event.text);
-  if (event.finish) delta.append(choice.parser->finish());
+  if (event.finish) {
+    const bool is_whole = *event.finish == engine::FinishReason::kStop;
+    delta.append(
+        choice.parser->finish(is_whole ? dialect::Ending::kWhole : dialect::Ending::kCutOff));
+  }
   if (!format_->options().include_reasoning) delta.reasoning.clear();
   choice.called = choice.called || !delta.tool_calls.empty();
   return delta;

@@ -146,6 +146,14 @@ void RerankReader::read_fields() {
   for (const char* name : {"mm_processor_kwargs", "stream"}) {
     reader_.refuse(name, "is not supported");
   }
+  for (const char* name : {"use_activation", "activation", "softmax"}) {
+    bool is_share = true;
+    reader_.boolean(name, &is_share);
+    if (!is_share) {
+      reader_.error(ErrorCode::kUnsupported, "must be true: scores are shares of the two answers",
+                    name);
+    }
+  }
   std::string user;
   reader_.string("user", size_limit("user"), &user);
   params_.client_id = parsed_.answer.id;

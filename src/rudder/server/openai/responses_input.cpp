@@ -52,12 +52,6 @@ std::string type_of_item(const json::object& item) {
   return is_item_reference(item) ? "item_reference" : "message";
 }
 
-// Of a call and its result; items of some kinds have an "id" alone.
-std::string_view call_id_of(const json::object& item) {
-  const std::string_view id = string_in(item, "call_id");
-  return id.empty() ? string_in(item, "id") : id;
-}
-
 std::string joined(const json::array& parts) {
   std::string text;
   for (const json::value& part : parts) text += part.at("text").get_string();
@@ -66,8 +60,8 @@ std::string joined(const json::array& parts) {
 
 class InputReader {
  public:
-  explicit InputReader(Conversation& conversation)
-      : conversation_(conversation), history_(conversation.history) {}
+  InputReader(Conversation& conversation, const ToolForms& forms)
+      : conversation_(conversation), history_(conversation.history), forms_(forms) {}
 
   Result<void> read(const json::value& value, const std::string& path, bool is_asked);
 
@@ -81,12 +75,14 @@ class InputReader {
   void read_call_output(const json::object& item, std::string_view of, const std::string& path);
   void read_other_call(const json::object& item, const CallItem& call, const std::string& path);
   void read_summary(const json::object& item, const std::string& path);
+  void read_tools(const std::string& path);
   std::string output_text(const json::value& output, const std::string& path);
   void push_result(std::string_view id, std::string_view text, const std::string& path);
   json::object& assistant(const std::string& path);
 
   Conversation& conversation_;
   History& history_;
+  const ToolForms& forms_;
   bool is_assistants_ = false;  // the last message is made of an assistant's items
 };
 
@@ -242,6 +238,9 @@ void InputReader::read_call_output(const json::object& item, std::string_view of
                         });
   const std::string_view id = call_id_of(item);
   if (!is_known || (!is_function && id.empty())) return history_.tell(path);
+  if (const auto found = forms_.shown_at.find(path); found != forms_.shown_at.end()) {
+    return push_result(id, found->second, path);  // of a search for tools
+  }
   for (const char* name : {"output", "tools", "status"}) {  // of a search; of a patch
     const json::value* output = item.if_contains(name);
     if (output == nullptr || output->is_null()) continue;
@@ -260,6 +259,14 @@ void InputReader::read_summary(const json::object& item, const std::string& path
   conversation_.add({{"role", "user"}, {"content", told}}, path);
 }
 
+void InputReader::read_tools(const std::string& path) {
+  const auto found = forms_.shown_at.find(path);
+  if (found == forms_.shown_at.end()) return history_.tell(path);
+  is_assistants_ = false;
+  conversation_.add({{"role", "system"}, {"content", "New tools are there:\n" + found->second}},
+                    path);
+}
+
 Result<void> InputReader::read(const json::value& value, const std::string& path, bool is_asked) {
   const json::object* item = value.if_object();
   if (item == nullptr) {
@@ -274,6 +281,11 @@ Result<void> InputReader::read(const json::value& value, const std::string& path
   if (type == "reasoning") return read_reasoning(*item, path);
   if (type == "function_call") return read_function_call(*item, path, false);
   if (type == "custom_tool_call") return read_function_call(*item, path, true);
+  if (type == "configuration_update") return {};  // the request's reader knows it
+  if (type == "additional_tools") {
+    read_tools(path);
+    return {};
+  }
   constexpr std::string_view kOutput = "_output";
   if (type.ends_with(kOutput)) {
     read_call_output(*item, std::string_view(type).substr(0, type.size() - kOutput.size()), path);
@@ -295,13 +307,16 @@ Result<void> InputReader::read(const json::value& value, const std::string& path
 // Of an item that is no message, what a tool's result is: no question.
 std::string_view role_of_item(const json::value& value) {
   const json::object* item = value.if_object();
-  if (item == nullptr || type_of_item(*item) != "message") return "tool";
-  return string_in(*item, "role");
+  if (item == nullptr) return "tool";
+  const std::string type = type_of_item(*item);
+  if (type == "additional_tools" || type == "configuration_update") return "developer";
+  return type == "message" ? string_in(*item, "role") : "tool";
 }
 
 }  // namespace
 
-Result<void> read_input_items(const json::value& input, Conversation& conversation) {
+Result<void> read_input_items(const json::value& input, const ToolForms& forms,
+                              Conversation& conversation) {
   if (input.is_string()) {
     conversation.add({{"role", "user"}, {"content", input.get_string()}}, "input");
     return {};
@@ -316,7 +331,7 @@ Result<void> read_input_items(const json::value& input, Conversation& conversati
   const int64_t question = find_question(std::ssize(*items), [&](int64_t i) {
     return role_of_item((*items)[static_cast<size_t>(i)]);
   });
-  InputReader reader(conversation);
+  InputReader reader(conversation, forms);
   for (size_t i = 0; i < items->size(); ++i) {
     const bool is_asked = static_cast<int64_t>(i) == question;
     RUDDER_TRY_VOID(reader.read((*items)[i], fmt::format("input[{}]", i), is_asked));

@@ -17,6 +17,7 @@
 #include "rudder/server/request/chat_messages.h"
 #include "rudder/server/request/generation_ask.h"
 #include "rudder/server/request/json_numbers.h"
+#include "rudder/server/request/message_parts.h"
 #include "rudder/server/request/sampling_fields.h"
 
 namespace rudder::server {
@@ -40,6 +41,12 @@ constexpr std::string_view kSumUp =
     "found "
     "out, with names, paths and numbers as they are, and what is left to do. Write nothing else.";
 
+// An object of the body, and where it stands.
+struct Settings {
+  const json::object* object = nullptr;
+  std::string path = {};
+};
+
 class ResponsesReader {
  public:
   ResponsesReader(const json::object& body, const GenerationScope& scope,
@@ -59,6 +66,9 @@ class ResponsesReader {
   Result<void> read_messages();
   Result<void> read_stored(const std::string& id);
   void read_limits(GenerationAsk* ask);
+  void read_input();
+  void refuse_compaction();
+  Settings settings(const char* name);
   FormatField text_format();
   void read_reasoning();
   void read_include(GenerationAsk* ask);
@@ -71,6 +81,8 @@ class ResponsesReader {
   FieldReader reader_;
   ToolForms forms_;
   std::optional<json::value> referred_;  // `input` with the items that it refers to
+  json::array no_items_;
+  const json::array* items_ = &no_items_;  // of `input`
   Conversation conversation_;
   size_t num_instructions_ = 0;  // messages in front that are not stored
   bool is_stored_ = true;
@@ -130,8 +142,39 @@ Result<void> ResponsesReader::read_messages() {
   if (previous) RUDDER_TRY_VOID(read_stored(*previous));
   const json::value* input = reader_.raw("input");
   if (input == nullptr) return field_error(ErrorCode::kInvalidArgument, "is required", "input");
+  return read_input_items(referred_ ? *referred_ : *input, forms_, conversation_);
+}
+
+void ResponsesReader::read_input() {
+  const json::value* input = reader_.raw("input");
+  if (input == nullptr) return;
   if (store_ != nullptr) referred_ = with_referred_items(*input, *store_, scope_.tenant);
-  return read_input_items(referred_ ? *referred_ : *input, conversation_);
+  if (referred_) input = &*referred_;
+  if (!input->is_array()) return;
+  items_ = &input->get_array();
+}
+
+// It has to be the last item: what it asks for has a path of its own.
+void ResponsesReader::refuse_compaction() {
+  const json::object* last = items_->empty() ? nullptr : items_->back().if_object();
+  if (last == nullptr || string_in(*last, "type") != "compaction_trigger") return;
+  reader_.error(ErrorCode::kUnsupported, "is not supported; use /v1/responses/compact",
+                fmt::format("input[{}].type", items_->size() - 1));
+}
+
+// `text` or `reasoning`: of the last item that changes it, or else the request's own.
+Settings ResponsesReader::settings(const char* name) {
+  Settings out = {.object = reader_.object(name), .path = name};
+  for (size_t i = 0; i < items_->size(); ++i) {
+    const json::object* item = (*items_)[i].if_object();
+    if (item == nullptr || string_in(*item, "type") != "configuration_update") continue;
+    const std::string path = fmt::format("input[{}]", i);
+    FieldReader update(*item, path);
+    const json::object* object = update.object(name);
+    if (!update.ok()) reader_.adopt(update.error());
+    if (object != nullptr) out = {.object = object, .path = fmt::format("{}.{}", path, name)};
+  }
+  return out;
 }
 
 void ResponsesReader::read_limits(GenerationAsk* ask) {
@@ -162,18 +205,18 @@ void ResponsesReader::read_limits(GenerationAsk* ask) {
 }
 
 FormatField ResponsesReader::text_format() {
-  const json::object* text = reader_.object("text");
-  if (text == nullptr) return {};
-  FieldReader fields(*text, "text");
-  FormatField format = {.value = fields.raw("format"), .path = "text.format"};
+  const Settings text = settings("text");
+  if (text.object == nullptr) return {};
+  FieldReader fields(*text.object, text.path);
+  FormatField format = {.value = fields.raw("format"), .path = text.path + ".format"};
   reader_.adopt(fields);
   return format;
 }
 
 void ResponsesReader::read_reasoning() {
-  const json::object* reasoning = reader_.object("reasoning");
-  if (reasoning == nullptr) return;
-  FieldReader fields(*reasoning, "reasoning");
+  const Settings reasoning = settings("reasoning");
+  if (reasoning.object == nullptr) return;
+  FieldReader fields(*reasoning.object, reasoning.path);
   read_reasoning_effort(fields, "effort", &conversation_);
   fields.skip("summary");  // what is thought is told whole
   fields.skip("generate_summary");
@@ -241,7 +284,8 @@ std::string ResponsesReader::told_fields(const engine::RequestParams& params) co
 void ResponsesReader::read_own_fields(GenerationAsk* ask) {
   refuse_what_is_missing();
   read_limits(ask);
-  ask->tools = read_response_tools(reader_, scope_.model.dialect, conversation_.history, forms_);
+  ask->tools =
+      read_response_tools(reader_, scope_.model.dialect, *items_, conversation_.history, forms_);
   read_thinking_budget(reader_, ask->tools.parser.reasoning, &ask->thinking_budget);
   ask->structured = read_structured_output(reader_, text_format());
   read_template_fields(reader_, &conversation_);
@@ -256,6 +300,8 @@ tl::expected<GenerationAsk, ApiError> ResponsesReader::read(Api api) {
   auto ask = begin_ask(reader_, api, "resp_", scope_);
   if (!ask) return ask;
   ask->answer.id = "resp_" + make_request_id("");
+  read_input();
+  if (api != Api::kCompaction) refuse_compaction();
   read_own_fields(&*ask);
   if (auto read = read_common_fields(reader_, body_, scope_, &*ask); !read) {
     return tl::unexpected(std::move(read.error()));

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -36,9 +37,16 @@ class ToolsReader {
     for (size_t i = 0; i < tools.size() && reader_.ok(); ++i) {
       const std::string at = fmt::format("{}[{}]", path, i);
       const Result<void> read = read_tool(tools[i], at, tool_namespace);
-      if (!read) reader_.adopt(read.error());
+      if (read) continue;
+      if (item_ == nullptr) {
+        reader_.adopt(read.error());
+      } else {
+        history_.tell(at);
+      }
     }
   }
+  void read_brought(const json::array& input);
+  const DeferredTools& deferred() const { return deferred_; }
   void offer(ToolFields* fields) {
     offer_functions(reader_, std::make_shared<const json::array>(std::move(functions_)), paths_,
                     fields);
@@ -56,12 +64,24 @@ class ToolsReader {
   ToolForms& forms_;
   json::array functions_;  // in the form that templates know
   std::vector<ToolPath> paths_;
+  std::set<std::string, std::less<>> names_;
+  std::string* item_ = nullptr;  // what shows the tools of the item at hand, which is history
+  bool is_shown_there_ = false;
+  DeferredTools deferred_;  // those that their items show
 };
 
 void ToolsReader::add(json::object function, const std::string& path, ToolForm form) {
   const std::string name = function_name(form.tool_namespace, form.name);
-  paths_.push_back({path, path + ".parameters"});
   function["name"] = name;
+  const bool is_new = names_.insert(name).second;
+  if (item_ != nullptr) {
+    if (!is_new) return;  // it is shown where it was
+    if (functions_.size() >= kMaxTools || !can_be_offered(function)) return history_.tell(path);
+    if (is_shown_there_) deferred_.insert(name);
+    if (!item_->empty()) *item_ += '\n';
+    *item_ += shown_function(function);
+  }
+  paths_.push_back({path, path + ".parameters"});
   functions_.push_back({{"type", "function"}, {"function", std::move(function)}});
   if (form.is_custom || !form.tool_namespace.empty()) {
     forms_.by_function.emplace(name, std::move(form));
@@ -109,9 +129,27 @@ Result<void> ToolsReader::read_tool(const json::value& item, const std::string& 
   }
   RUDDER_TRY(std::string name, required_string(*tool, "name", path));
   json::object function = is_custom ? custom_function(*tool, path) : *tool;
-  for (const char* ours : {"type", "defer_loading"}) function.erase(ours);
+  for (const char* ours : {"type", "defer_loading"}) function.stable_erase(ours);
   add(std::move(function), path, {std::move(name), std::string(tool_namespace), is_custom});
   return {};
+}
+
+// A search without an id is a server's own, and is not shown.
+void ToolsReader::read_brought(const json::array& input) {
+  for (size_t i = 0; i < input.size() && reader_.ok(); ++i) {
+    const json::object* item = input[i].if_object();
+    const std::string_view type = item != nullptr ? string_in(*item, "type") : "";
+    const json::value* tools = item != nullptr ? item->if_contains("tools") : nullptr;
+    if (type != "additional_tools" && type != "tool_search_output") continue;
+    if (tools == nullptr || !tools->is_array()) continue;
+    const std::string path = fmt::format("input[{}]", i);
+    std::string shown;
+    item_ = &shown;
+    is_shown_there_ = type == "additional_tools" || !call_id_of(*item).empty();
+    read(tools->get_array(), path + ".tools", "");
+    if (!shown.empty() && is_shown_there_) forms_.shown_at.emplace(path, std::move(shown));
+    item_ = nullptr;
+  }
 }
 
 // {"type": "function", "name": ..., "namespace": ...}
@@ -164,19 +202,24 @@ std::string custom_input(std::string_view arguments) {
   return arguments.starts_with("{\"input\"") || arguments.size() < 10 ? "" : std::string(arguments);
 }
 
-ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect, History& history,
-                               ToolForms& forms) {
+std::string_view call_id_of(const json::object& item) {
+  const std::string_view id = string_in(item, "call_id");
+  return id.empty() ? string_in(item, "id") : id;
+}
+
+ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect,
+                               const json::array& input, History& history, ToolForms& forms) {
   ToolFields fields = begin_tool_fields(reader, dialect);
-  if (const json::array* tools = reader.array("tools")) {
-    ToolsReader each(reader, history, forms);
-    each.read(*tools, "tools", "");
-    if (reader.ok()) each.offer(&fields);
-  }
+  ToolsReader each(reader, history, forms);
+  if (const json::array* tools = reader.array("tools")) each.read(*tools, "tools", "");
+  each.read_brought(input);
+  if (reader.ok()) each.offer(&fields);
   if (reader.ok()) {
     fields.choice = read_tool_choice(reader, fields.parser.tools, kResponseForm);
   }
   const bool has_tools = !fields.callable.empty();
-  settle_tool_fields(reader, has_tools ? fields.own_offered.get() : nullptr, dialect, {}, &fields);
+  settle_tool_fields(reader, has_tools ? fields.own_offered.get() : nullptr, dialect,
+                     each.deferred(), &fields);
   return fields;
 }
 

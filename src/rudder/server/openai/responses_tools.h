@@ -22,9 +22,11 @@ struct ToolForm {
   bool is_custom = false;      // it takes a text
 };
 
-// By the function's name; a function that is in no namespace is not among them.
 struct ToolForms {
+  // By the function's name; a function that is in no namespace is not among them.
   std::map<std::string, ToolForm, std::less<>> by_function;
+  // What shows the tools that an item of the conversation brings along, by the item's path.
+  std::map<std::string, std::string, std::less<>> shown_at;
 
   const ToolForm* find(std::string_view function) const;
 };
@@ -36,9 +38,13 @@ std::string function_name(std::string_view tool_namespace, std::string_view name
 std::string custom_arguments(std::string_view input);
 std::string custom_input(std::string_view arguments);
 
+// Of a call and its result; items of some kinds have an "id" alone.
+std::string_view call_id_of(const boost::json::object& item);
+
 // `tools` and `tool_choice`; the first fault is `reader`'s. `history` is told of tools that are
-// left out, which cannot be chosen; `forms` of those that are no plain function.
-ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect, History& history,
-                               ToolForms& forms);
+// left out, which cannot be chosen; `forms` of those that are no plain function. Items of `input`
+// may bring further ones along (`additional_tools`, results of a search for tools).
+ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect,
+                               const boost::json::array& input, History& history, ToolForms& forms);
 
 }  // namespace rudder::server

@@ -24,12 +24,8 @@ constexpr std::string_view kSchemas = R"json({
       "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
       "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
       "truncation": {"type": ["string", "null"], "enum": ["auto", "disabled", null], "default": "disabled"},
-      "text": {"type": ["object", "null"], "properties": {"format": {"oneOf": [{"type": "null"},
-        {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text", "json_object"]}}},
-        {"type": "object", "required": ["type", "schema"], "properties": {
-          "type": {"type": "string", "enum": ["json_schema"]}, "name": {"type": ["string", "null"]},
-          "schema": {"type": ["object", "boolean", "string"], "x-refused": "where no grammar can enforce it"}, "strict": {"type": ["boolean", "null"]}}}]}}},
-      "reasoning": {"type": ["object", "null"], "properties": {"effort": {"type": ["string", "null"], "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]}}},
+      "text": {"$ref": "#/components/schemas/ResponseText"},
+      "reasoning": {"$ref": "#/components/schemas/ResponseReasoning"},
       "tools": {"type": ["array", "null"], "maxItems": 1024, "x-refused": "two of one name, and a name that is none with its namespace in front", "items": {"$ref": "#/components/schemas/ResponseTool"}},
       "tool_choice": {"x-refused": "without tools, or a name of none of them", "oneOf": [{"type": "string", "enum": ["auto", "none", "required"]}, {"type": "null"},
         {"type": "object", "required": ["type", "name"], "properties": {"type": {"type": "string", "enum": ["function", "custom"]}, "name": {"type": "string"},
@@ -45,6 +41,13 @@ constexpr std::string_view kSchemas = R"json({
       "user": {"type": ["string", "null"]}
     }
   },
+  "ResponseText": {"type": ["object", "null"], "properties": {"format": {"oneOf": [{"type": "null"},
+    {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text", "json_object"]}}},
+    {"type": "object", "required": ["type", "schema"], "properties": {
+      "type": {"type": "string", "enum": ["json_schema"]}, "name": {"type": ["string", "null"]},
+      "schema": {"type": ["object", "boolean", "string"], "x-refused": "where no grammar can enforce it"}, "strict": {"type": ["boolean", "null"]}}}]}}},
+  "ResponseReasoning": {"type": ["object", "null"], "properties": {
+    "effort": {"type": ["string", "null"], "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]}}},
   "ResponseTool": {
     "description": "Functions, custom tools and namespaces of both; others are left out.",
     "oneOf": [
@@ -70,8 +73,12 @@ constexpr std::string_view kSchemas = R"json({
         "call_id": {}, "name": {"type": "string"}, "namespace": {}, "input": {"type": ["string", "null"]}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["function_call_output", "custom_tool_call_output"]},
         "call_id": {}, "output": {"description": "A text, parts, or data of the tool's own."}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["configuration_update"]},
+        "text": {"$ref": "#/components/schemas/ResponseText"}, "reasoning": {"$ref": "#/components/schemas/ResponseReasoning"}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["compaction_trigger"], "x-refused": "as the last item"}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "description": "Items that no model can read are left out.",
-        "not": {"enum": ["message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output", "reasoning"]}}}}]
+        "not": {"enum": ["message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output", "reasoning", "configuration_update",
+          "compaction_trigger"]}}}}]
   },
   "TextPart": {
     "description": "Parts of other types have a stand-in, but for the question.",

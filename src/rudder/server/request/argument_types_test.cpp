@@ -30,7 +30,7 @@ std::string value_of(const json::object& parameters, std::string_view text) {
   dialect::Delta delta = parser->push(fmt::format(
       "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>",
       text));
-  delta.append(parser->finish());
+  delta.append(parser->finish(dialect::Ending::kWhole));
   EXPECT_EQ(delta.tool_calls.size(), 1u);
   const std::string& arguments = delta.tool_calls.at(0).arguments;
   EXPECT_TRUE(arguments.starts_with("{\"x\": ") && arguments.ends_with('}')) << arguments;

@@ -126,7 +126,7 @@ class CallsTest : public ::testing::Test {
   dialect::Delta parse(std::string_view text) const {
     const auto parser = dialect::make_parser(*request_->parser, 1);
     dialect::Delta said = parser->push(text);
-    said.append(parser->finish());
+    said.append(parser->finish(dialect::Ending::kWhole));
     return said;
   }
 

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "rudder/base/json.h"
 #include "rudder/server/request/field_reader.h"
 
 namespace rudder::server {
@@ -70,6 +71,10 @@ void append_call(json::object& message, std::string_view id, std::string_view na
       {"id", json::string_view(id)},
       {"type", "function"},
       {"function", {{"name", json::string_view(name)}, {"arguments", std::move(arguments)}}}});
+}
+
+std::string shown_function(const json::object& function) {
+  return fmt::format("<function>{}</function>", to_json_text(function));
 }
 
 }  // namespace rudder::server

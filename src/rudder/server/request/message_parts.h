@@ -35,5 +35,7 @@ void append_content(boost::json::object& message, std::string_view text);
 // One more call of an assistant's message; `arguments` is an object.
 void append_call(boost::json::object& message, std::string_view id, std::string_view name,
                  boost::json::value arguments);
+// A tool that a conversation brings along, in the words of clients whose searches find tools.
+std::string shown_function(const boost::json::object& function);
 
 }  // namespace rudder::server

@@ -16,8 +16,6 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxTools = 1024;
-
 // Models write names inside JSON, XML and code: what OpenAI allows, and the dots of namespaces.
 bool is_tool_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxToolNameBytes &&
@@ -209,6 +207,13 @@ void offer_function(FieldReader& reader, const json::object& function, ToolPath 
   dialect::Tool offered = {.name = std::move(name)};
   if (parameters != nullptr) read_argument_types(*parameters, &offered);
   fields->parser.tools.push_back(std::move(offered));
+}
+
+bool can_be_offered(const json::object& function) {
+  FieldReader reader(function, "");
+  ToolFields fields;
+  offer_function(reader, function, {}, &fields);
+  return reader.ok();
 }
 
 void offer_functions(FieldReader& reader, std::shared_ptr<const json::array> list,

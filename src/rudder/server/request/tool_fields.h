@@ -21,6 +21,8 @@
 
 namespace rudder::server {
 
+inline constexpr size_t kMaxTools = 1024;  // of a request
+
 // Where the client's body has a function.
 struct ToolPath {
   std::string fields;  // its name and so on
@@ -71,6 +73,8 @@ ToolFields begin_tool_fields(FieldReader& reader, const ModelDialect& dialect);
 // One more function, an item's `function` in chat's form.
 void offer_function(FieldReader& reader, const boost::json::object& function, ToolPath path,
                     ToolFields* fields);
+// Whether one that the conversation brings along could be: such that could not are left out.
+bool can_be_offered(const boost::json::object& function);
 // The same of all of a list in chat's form.
 void offer_functions(FieldReader& reader, std::shared_ptr<const boost::json::array> list,
                      const std::vector<ToolPath>& paths, ToolFields* fields);

@@ -225,6 +225,12 @@ Result<void> check_field(const Spot& spot, const json::value& value, bool is_par
   return is_foreign(as_written_here(spot.name)) ? misspelled("steering", spot) : Result<void>();
 }
 
+// Whether a message is a tool's: its content may be data that no client chose the names of.
+bool is_result(const json::object& message) {
+  const json::value* role = message.if_contains("role");
+  return role != nullptr && (*role == "tool" || *role == "function");
+}
+
 // Fields of ours in such an object itself, and in the parts of a message.
 Result<void> scan_fields(const json::object& object, const Spot& at) {
   for (const auto& [key, inner] : object) {
@@ -235,7 +241,8 @@ Result<void> scan_fields(const json::object& object, const Spot& at) {
     if (below != nullptr && is_among(kWrappers, spot.name)) {
       RUDDER_TRY_VOID(scan_fields(*below, spot));
     }
-    const json::array* parts = spot.name == "content" ? inner.if_array() : nullptr;
+    const bool has_parts = spot.name == "content" && !is_result(object);
+    const json::array* parts = has_parts ? inner.if_array() : nullptr;
     for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
       const json::object* part = (*parts)[i].if_object();
       if (part == nullptr) continue;

@@ -161,6 +161,8 @@ TEST(TapNames, WordsOfTheClientsAreNot) {
            R"({"return_steered_tokens":true,"steering_pair":true,"capture_wait":true})",
            R"({"messages":[{"role":"user","content":[{"type":"text","steering":"x"}]}]})",
            R"({"messages":[{"content":[{"type":"tool_use","input":{"steering":{"a":1}}}]}]})",
+           R"({"messages":[{"role":"tool","content":[{"steering":{"a":1}},{"capture":[1]}]}]})",
+           R"({"messages":[{"role":"function","content":[{"steer":{"a":1}}]}]})",
            R"({"input":[{"type":"apply_patch_call","patch":{"a":1},"action":{"steer":[1]}}]})",
            R"({"tools":[{"function":{"name":"f","parameters":{"properties":{"steering":{}}}}}]})",
            R"({"response_format":{"json_schema":{"schema":{"properties":{"capture":{"a":1}}}}}})",

@@ -193,6 +193,11 @@ TEST_F(LoadDictionary, FieldsOfSaeLensThatItDoesNotCompute) {
       "a transcoder needs it", "hook_name_out");
   field_case(
       "saelens_topk", [](auto& c) { c["k"] = 0; }, "a whole number above 0", "k");
+  for (const char* wide : {"float32", "torch.float32", "float64"}) {
+    copy("saelens_standard");
+    edit("cfg.json", [&](auto& c) { c["dtype"] = wide; });
+    EXPECT_TRUE(load_dictionary(folder_.string(), "")) << wide;
+  }
   copy("saelens_standard");
   edit("cfg.json", [](auto& c) { c["dtype"] = "bfloat16"; });
   expect_refused("dtype F32, the configuration says 'bfloat16'",

@@ -129,8 +129,10 @@ Result<void> TensorReader::check_dtype(std::string_view name, std::string_view d
   if (dtype.starts_with(kPrefix)) dtype.remove_prefix(kPrefix.size());
   const FileTensor* tensor = find(name);
   const auto* said = std::ranges::find(kSpellings, dtype, &Spelling::name);
-  if (tensor == nullptr || (said != std::end(kSpellings) && said->dtype == tensor->dtype))
-    return {};
+  const bool is_known = said != std::end(kSpellings);
+  const bool is_wide =
+      is_known && (said->dtype == tensor::DType::kF32 || said->dtype == tensor::DType::kF64);
+  if (tensor == nullptr || is_wide || (is_known && said->dtype == tensor->dtype)) return {};
   return invalid_field(fmt::format("dtype {}, the configuration says '{}'",
                                    tensor::dtype_name(tensor->dtype), dtype),
                        where(name));

@@ -37,7 +37,8 @@ class TensorReader {
 
   // Of a tensor [count], [1, count], [1] or []: the last two hold one value for all.
   Result<std::vector<float>> take_spread(std::string_view name, uint64_t count);
-  // The tensor has the dtype of this name as PyTorch writes it ("float32", "torch.bfloat16").
+  // The tensor in the dtype of this name as PyTorch writes it ("float32", "torch.bfloat16") has the
+  // values that it has here: it is that, or one of which float32 loses nothing more.
   Result<void> check_dtype(std::string_view name, std::string_view dtype) const;
 
   // A tensor that may be there and means nothing here.
