@@ -144,9 +144,39 @@ def test_names_of_other_servers(running):
     packs = answer["capture_results"]["response"]["payload"]["rows"]
     assert rows_of(packs["resid_pre"]) == [tuple(row) for row in rows["resid_pre"]]
     assert rows_of(packs["resid_mid"]) == [tuple(row) for row in rows["resid_mid"]]
-    for name in ("mhc_attn_post_mix", "mhc_ffn_res_mix"):
-        status, answer = complete(running, **response({name: "all"}))
-        assert status == 400 and "resid_pre or resid_mid" in answer["error"]["message"]
+
+
+NUMBERS = {"mhc_attn_post_mix": ("resid_pre", 1), "mhc_attn_res_mix": ("resid_pre", 2),
+           "mhc_ffn_post_mix": ("resid_mid", 1), "mhc_ffn_res_mix": ("resid_mid", 2)}
+
+
+def test_numbers_that_streams_are_written_by(running):
+    """As the formulas make them of the streams that the branch reads, steered or not; float32."""
+    op = {"op": "add", "site": "resid_pre", "layers": "all", "stream": 1, "vector": [0.5] * HIDDEN}
+    for steering in ([], [op]):
+        rows, packs = captured(running, ["resid_pre", "resid_mid", *NUMBERS], steering=steering)
+        for site, (read, part) in NUMBERS.items():
+            told = packs[site]
+            assert told["dtype"] == "float32" and told["shape"] == [LAYERS, STREAMS**part]
+            assert told["residual"] == {
+                "kind": "mixed_streams", "streams": STREAMS, "stream": "all", "names": [f"stream {i}" for i in range(STREAMS)],
+                "layout": ["stream"] if part == 1 else ["from_stream", "stream"]}
+            for layer in range(LAYERS):
+                made = numbers(streams(rows[read][layer]), layer, site.split("_")[1])[part]
+                np.testing.assert_allclose(rows[site][layer].reshape(made.shape), made, **CLOSE)
+
+
+def test_numbers_of_streams_are_not_steered(running):
+    for site, (read, part) in NUMBERS.items():
+        op = {"op": "add", "site": site, "layers": [1], "vector": [1.0] * STREAMS**part}
+        status, answer = complete(running, steering=op)
+        error = answer["error"]
+        assert status == 400 and error["param"] == "steering.site"
+        assert f"no op reads or changes it: it is made of {read}" in error["message"]
+        status, answer = complete(running, steering_vectors={site: {"1": [1.0] * STREAMS**part}})
+        assert status == 400 and answer["error"]["param"] == f"steering_vectors.{site}", answer
+        status, answer = complete(running, **response({site: [1]}, stream=0))
+        assert status == 400 and answer["error"]["param"].endswith("stream"), answer
 
 
 def test_an_op_is_for_a_stream(running):
@@ -192,6 +222,8 @@ def test_the_python_client(client):
     op = ops.add("blocks.1.hook_resid_post", v).on_stream(2)
     steered = client.generate(PROMPT, max_tokens=2, ignore_eos=True, steering=[op],
                               capture=Capture(["resid_post"], stream=2, point="post"))
+    mixes = client.generate(PROMPT, max_tokens=2, ignore_eos=True, capture=Capture(["mhc_ffn_res_mix.1"], positions="all"))
+    assert np.abs(mixes.cache["mhc_ffn_res_mix.1"].reshape(-1, STREAMS, STREAMS).sum(1) - 1).max() < 5e-3
     before, after = (answer.cache["blocks.1.hook_resid_post"] for answer in (plain, steered))
     assert before.shape == (1, HIDDEN)
     np.testing.assert_allclose(after - before, v[None], **CLOSE)

@@ -7,6 +7,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/double_sums.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -191,8 +192,10 @@ void StreamMixer::connect_streams(const ops::ConnectStreamsArgs& args) {
     if (!args.delta.empty()) {
       const float* const delta = args.delta.as<float>() + t * width;
       const TokenNumbers numbers(args.rule, args.write, x);
-      const std::vector<float> post = numbers.post();
-      const std::vector<float> mix = numbers.mix();
+      std::vector<float> post = numbers.post();
+      std::vector<float> mix = numbers.mix();
+      run_taps(args.post_taps, t, post.data(), std::ssize(post));
+      run_taps(args.mix_taps, t, mix.data(), std::ssize(mix));
       if (mix.empty()) {
         for (int64_t i = 0; i < row; ++i) {
           x[i] += post[static_cast<size_t>(i / width)] * delta[i % width];

@@ -143,6 +143,13 @@ inline tap::ResidualForm form_of(const BlockSums& residual) {
 inline tap::ResidualForm form_of(const ScaledAdds& /*residual*/) {
   return {tap::ResidualKind::kOneStream, 1};
 }
+// The sites of numbers that streams are written by, of each token: tap::Geometry::sites.
+inline uint16_t mix_sites_of(const Residual& residual) {
+  const auto* const hyper = std::get_if<HyperConnections>(&residual);
+  if (hyper == nullptr) return 0;
+  const bool mixes = hyper->rule.iterations > 0;
+  return static_cast<uint16_t>(tap::kPostMixSites | (mixes ? tap::kResMixSites : 0));
+}
 inline tap::ResidualForm form_of(const Residual& residual) {
   return std::visit([](const auto& kind) { return form_of(kind); }, residual);
 }

@@ -138,7 +138,7 @@ class MixedStreamsOp {
   MixedStreamsOp(const ModelSpec& /*spec*/, const Weights& weights, ops::Ops& ops)
       : weights_(weights), ops_(*ops.stream_ops()) {}
 
-  void write(Args& args, BranchSite site) const {
+  void write(Args& args, BranchSite site, const ResidualWrite& /*write*/) const {
     args.write = site_of(site).write;
     args.mix = site_of(site).mix;
   }
@@ -170,7 +170,11 @@ class HyperConnectionsOp {
 
   // Between a branch's read and its write nothing changes the streams: both make the numbers of
   // what the branch has read.
-  void write(Args& args, BranchSite site) const { args.write = map_of(site); }
+  void write(Args& args, BranchSite site, const ResidualWrite& write) const {
+    args.write = map_of(site);
+    args.post_taps = write.post_taps;
+    if (rule_.iterations > 0) args.mix_taps = write.mix_taps;
+  }
   void read(Args& args, BranchSite site) const { args.read = map_of(site); }
   void end(Args& args) const { args.read = of_layer(weights_.layers.size() - 1).end; }
   void run(Args args) const {
@@ -219,7 +223,7 @@ class BlockSumsOp {
                  "{} sums after layer {}, rows have {}", made, end - 1, form_.streams);
   }
 
-  void write(Args& args, BranchSite site) const {
+  void write(Args& args, BranchSite site, const ResidualWrite& /*write*/) const {
     const int32_t layer = layer_of(site);
     const bool begins = site.branch == BranchKind::kMixer && layer % form_.block_layers == 0;
     args.finished = begins ? layer / form_.block_layers : -1;
@@ -285,7 +289,7 @@ class StreamsPass final : public ResidualPass {
                                  .sums_ranks = !is_alone_ && !write.is_whole};
     finish_branch(branch, batch);
     written_ = {{.x = x, .delta = write.delta}, write.x_taps, write.sum_scale};
-    kind_.write(written_->args, site);
+    kind_.write(written_->args, site, write);
   }
 
   Operand end(const View& x, const ResidualRead& head, const ForwardBatch& batch) override {

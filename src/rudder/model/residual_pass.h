@@ -41,6 +41,8 @@ struct ResidualWrite {
   const ops::NormSpec& delta_norm;
   ops::Taps delta_taps = {};  // attn_out, mlp_out
   ops::Taps x_taps = {};      // resid_mid, resid_post
+  ops::Taps post_taps = {};   // mhc_attn_post_mix, mhc_ffn_post_mix, where the kind has them
+  ops::Taps mix_taps = {};    // likewise mhc_attn_res_mix, mhc_ffn_res_mix
   float sum_scale = 1.0f;     // of all that is then in it
   bool is_whole = false;      // on a rank: `delta` is no part of a sum
 };

@@ -94,6 +94,8 @@ struct ConnectStreamsArgs {
   tensor::View delta = {};  // [T, hidden] act
   StreamMap write = {};     // with a delta
   StreamMap read = {};
+  Taps post_taps = {};    // capture post, [n], and
+  Taps mix_taps = {};     // c, [n * n], of a write: no program has ops there
   tensor::View out = {};  // [T, hidden] act, other memory than x and delta
   StreamRule rule = {};
 };

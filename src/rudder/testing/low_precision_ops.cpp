@@ -299,6 +299,8 @@ class LowPrecisionOps final : public PassingOps {
     Out out(args.out);
     part.x = x.view();
     part.delta = {};
+    part.post_taps = {};
+    part.mix_taps = {};
     part.out = out.view();
     inner_->stream_ops()->connect_streams(part);
     out.done();
