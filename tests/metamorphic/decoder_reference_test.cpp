@@ -245,7 +245,11 @@ std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testing::kTinyArchs),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kDelayed,
+                                           TinyArch::kGatedStreams, TinyArch::kBlockSums,
+                                           TinyArch::kNormedSums, TinyArch::kGatedAdds,
+                                           TinyArch::kDepthAdds),
+                         arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(ByLayer, DecoderReferenceArchs, ::testing::Values(TinyArch::kByLayer),

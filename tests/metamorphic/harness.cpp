@@ -54,14 +54,16 @@ std::vector<size_t> all_backends() {
 std::vector<testing::TinyArch> all_archs() {
   using enum testing::TinyArch;
   std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
-  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer,
-                         kHyper, kNormedSums, kGatedAdds, kDepthAdds, kLatent});
+  all.insert(all.end(),
+             {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer, kHyper,
+              kDelayed, kGatedStreams, kNormedSums, kGatedAdds, kDepthAdds, kLatent});
   return all;
 }
 
 bool runs_in_stages(testing::TinyArch arch) {
   const model::ModelSpec spec = testing::tiny_spec(arch);
-  return !spec.layer_embedding.exists() && !model::shares_kv(spec);
+  return !spec.layer_embedding.exists() && !model::shares_kv(spec) &&
+         !model::is_delayed(spec.residual);
 }
 
 std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {

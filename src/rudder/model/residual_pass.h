@@ -94,8 +94,9 @@ class ResidualPass {
   void finish_branch(ops::ResidualNormArgs& args, const ForwardBatch& batch);
   // Runs the op, if it does anything, with an output in the form that `to.next` takes, or in both
   // forms; what `to.next` takes: the normed row, or x itself where there is no norm.
+  // `is_normed`: the row is normed as it is, and taken as one that a norm has made.
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
-                       const ForwardBatch& batch);
+                       const ForwardBatch& batch, bool is_normed = false);
 
   const ModelSpec& spec_;
   ops::Ops& ops_;

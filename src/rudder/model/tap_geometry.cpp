@@ -48,8 +48,9 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
       geometry.routing.back() = routing;
     }
     // Without a norm before it, a branch reads the residual itself.
-    add(layer.norms.pre && layer.has_mixer(), Site::kAttnIn);
-    add(layer.norms.pre && layer.has_mlp(), Site::kMlpIn);
+    const bool is_normed = layer.norms.pre || reads_normed(spec.residual);
+    add(is_normed && layer.has_mixer(), Site::kAttnIn);
+    add(is_normed && layer.has_mlp(), Site::kMlpIn);
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width * rank.count);
   }

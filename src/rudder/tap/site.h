@@ -122,6 +122,7 @@ struct ResidualForm {
   ResidualKind kind = ResidualKind::kOneStream;
   int32_t streams = 1;
   int32_t block_layers = 0;  // of kBlockSums: layers of a block
+  bool collapses = true;     // a row alone says what the model's end would read of it
   bool operator==(const ResidualForm&) const = default;
   // Of the rows those that the model has made at a residual point, which are the first; the others
   // are 0, and no branch reads them before it has.

@@ -105,19 +105,33 @@ std::vector<Matrix> reference_connect(const ops::StreamRule& rule, const Referen
   return out;
 }
 
-Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
-                          const std::vector<Matrix>& streams) {
+Matrix reference_pre(const ops::StreamRule& rule, const ReferenceMap& map,
+                     const std::vector<Matrix>& streams) {
+  const auto n = static_cast<int64_t>(streams.size());
+  Matrix pre(streams[0].rows, n);
+  for (int64_t t = 0; t < pre.rows; ++t) {
+    const std::vector<double> of_token =
+        map.fn.rows == 0 ? std::vector<double>(streams.size(), 1 / static_cast<double>(n))
+                         : reference_numbers(rule, map, row_of(streams, t)).pre;
+    for (int64_t i = 0; i < n; ++i) pre.at(t, i) = of_token[static_cast<size_t>(i)];
+  }
+  return pre;
+}
+
+Matrix reference_read(const Matrix& pre, const std::vector<Matrix>& streams) {
   Matrix out(streams[0].rows, streams[0].cols);
   for (int64_t t = 0; t < out.rows; ++t) {
-    const std::vector<double> pre =
-        map.fn.rows == 0
-            ? std::vector<double>(streams.size(), 1 / static_cast<double>(streams.size()))
-            : reference_numbers(rule, map, row_of(streams, t)).pre;
     for (size_t i = 0; i < streams.size(); ++i) {
-      for (int64_t k = 0; k < out.cols; ++k) out.at(t, k) += pre[i] * streams[i].at(t, k);
+      const double share = pre.at(t, static_cast<int64_t>(i));
+      for (int64_t k = 0; k < out.cols; ++k) out.at(t, k) += share * streams[i].at(t, k);
     }
   }
   return out;
+}
+
+Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
+                          const std::vector<Matrix>& streams) {
+  return reference_read(reference_pre(rule, map, streams), streams);
 }
 
 }  // namespace rudder::testing

@@ -43,4 +43,9 @@ std::vector<Matrix> reference_connect(const ops::StreamRule& rule, const Referen
 Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
                           const std::vector<Matrix>& streams);
 
+// The pre of a map, [T, n]; without one those of the mean. And what is read by such numbers.
+Matrix reference_pre(const ops::StreamRule& rule, const ReferenceMap& map,
+                     const std::vector<Matrix>& streams);
+Matrix reference_read(const Matrix& pre, const std::vector<Matrix>& streams);
+
 }  // namespace rudder::testing

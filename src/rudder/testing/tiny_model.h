@@ -42,8 +42,10 @@ enum class TinyArch : uint8_t {
   kNormedSums,  // sums of blocks whose values are normed
   kGatedAdds,   // a residual that every branch scales by gates of channels
   kDepthAdds,   // the same by depth, and norms behind each branch
-  kHyper,   // a residual of four streams whose numbers are each token's own, which end in a read
-  kLatent,  // latent attention: in the first layer queries by a row of their own, biases and
+  kHyper,    // a residual of four streams whose numbers are each token's own, which end in a read
+  kDelayed,  // three of them, which are read by the numbers of the branch before
+  kGatedStreams,  // three streams that branches read and write by products of them, normed by that
+  kLatent,        // latent attention: in the first layer queries by a row of their own, biases and
             // neighbours that turn; in the last halves that turn, between them nothing does; yarn,
             // queries by position
 };
