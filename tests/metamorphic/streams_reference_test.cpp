@@ -4,8 +4,10 @@
 #include "metamorphic/decoder_reference.h"
 
 #include <string>
+#include <utility>
 
 #include "rudder/model/tap_geometry.h"
+#include "rudder/testing/reference_gates.h"
 #include "rudder/testing/reference_streams.h"
 
 namespace rudder::metamorphic {
@@ -79,17 +81,50 @@ TEST_P(DecoderReferenceStreams, AreReadAndChangedAtEveryResidualPoint) {
   }
 }
 
+// A kind that makes numbers of each token: what they are of a row of all streams.
+struct MadeNumbers {
+  std::vector<double> post;
+  std::vector<double> mix;
+};
+MadeNumbers numbers_of(const model::ModelSpec& spec, const model::LayerWeights& layer, bool is_mlp,
+                       const std::vector<Matrix>& streams, int64_t token) {
+  if (const auto* const gates = std::get_if<model::GatedStreams::Weights>(&layer.residual)) {
+    // What a branch of ones adds to each stream.
+    Matrix ones(streams[0].rows, streams[0].cols);
+    for (double& value : ones.values) value = 1;
+    const std::vector<Matrix> written = testing::reference_gated_write(
+        testing::to_reference(is_mlp ? gates->mlp : gates->mixer), streams, ones);
+    MadeNumbers made;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      made.post.push_back(written[i].at(token, 0) - streams[i].at(token, 0));
+    }
+    return made;
+  }
+  const auto& maps = std::get<model::HyperConnections::Weights>(layer.residual);
+  std::vector<double> row;
+  for (const Matrix& stream : streams) {
+    for (int64_t k = 0; k < stream.cols; ++k) row.push_back(stream.at(token, k));
+  }
+  const testing::ReferenceNumbers made =
+      testing::reference_numbers(std::get<model::HyperConnections>(spec.residual).rule,
+                                 testing::to_reference(is_mlp ? maps.mlp : maps.mixer), row);
+  return {made.post, made.mix};
+}
+
+class DecoderReferenceNumbers : public DecoderReference,
+                                public ::testing::WithParamInterface<TinyArch> {};
+
 // What is captured is what the branch is written by: made of the streams as ops have left them.
-TEST_F(DecoderReference, NumbersOfStreamsAreCapturedAsTheyAreUsed) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kHyper);
+TEST_P(DecoderReferenceNumbers, AreCapturedAsTheyAreUsed) {
+  const model::ModelSpec spec = testing::tiny_spec(GetParam());
   const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
   const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
-  const auto n = static_cast<size_t>(geometry.residual.streams);
   tap::Program program;
   tap::CaptureSet set;
   for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
     for (int32_t site = 0; site < tap::kNumSites; ++site) {
       const tap::Point point{layer, static_cast<tap::Site>(site)};
+      if (!geometry.has(point)) continue;
       if (tap::is_mix(point.site)) set.points.push_back({point, site % 2 == 0});
       if (!tap::is_residual(point.site)) continue;
       tap::TapOp add;
@@ -99,13 +134,14 @@ TEST_F(DecoderReference, NumbersOfStreamsAreCapturedAsTheyAreUsed) {
       program.ops.push_back({point, add});
     }
   }
+  ASSERT_FALSE(set.points.empty());
   std::vector<int64_t> offsets;
   const int64_t record = tap::record_elements(set, geometry, &offsets);
   const std::vector<tap::Program> programs = {program};
   const std::vector<tap::CaptureSet> sets = {set};
   const ops::TapTable table =
       testing::put_tap_table(*device_, geometry, programs, sets, 1, kLength * record);
-  // What branches read, in their order.
+  // What branches read, two a layer.
   std::vector<std::vector<Matrix>> read;
   testing::reference_forward(spec, weights, *ops_, ids_,
                              {.residual = [&](tap::Point point, std::vector<Matrix>& streams) {
@@ -116,26 +152,82 @@ TEST_F(DecoderReference, NumbersOfStreamsAreCapturedAsTheyAreUsed) {
                              }});
   decoded(spec, weights, &table, record);
   const Matrix ring = testing::to_matrix(table.ring);
-  const ops::StreamRule& rule = std::get<model::HyperConnections>(spec.residual).rule;
-  ASSERT_EQ(set.points.size(), 2 * read.size());
   for (size_t i = 0; i < set.points.size(); ++i) {
-    const auto& maps = std::get<model::HyperConnections::Weights>(
-        weights.layers[static_cast<size_t>(set.points[i].point.layer)].residual);
-    const bool is_mlp = i % 4 >= 2;
+    const tap::Point point = set.points[i].point;
+    const auto layer = static_cast<size_t>(point.layer);
+    const bool is_post = (tap::site_bit(point.site) & tap::kPostMixSites) != 0;
+    const bool is_mlp = point.site > tap::Site::kResidMid;
     for (int64_t t = 0; t < kLength; ++t) {
-      std::vector<double> row;
-      for (const Matrix& stream : read[i / 2]) {
-        for (int64_t k = 0; k < stream.cols; ++k) row.push_back(stream.at(t, k));
-      }
-      const testing::ReferenceNumbers numbers = testing::reference_numbers(
-          rule, testing::to_reference(is_mlp ? maps.mlp : maps.mixer), row);
-      const std::vector<double>& expected = i % 2 == 0 ? numbers.post : numbers.mix;
-      ASSERT_EQ(expected.size(), i % 2 == 0 ? n : n * n);
+      const MadeNumbers made =
+          numbers_of(spec, weights.layers[layer], is_mlp, read[2 * layer + (is_mlp ? 1 : 0)], t);
+      const std::vector<double>& expected = is_post ? made.post : made.mix;
+      ASSERT_EQ(std::ssize(expected), geometry.width(point));
       for (size_t k = 0; k < expected.size(); ++k) {
         ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i]) + k], expected[k],
                     2e-5)
             << "point " << i << ", token " << t << ", number " << k;
       }
+    }
+  }
+}
+
+// Every branch's numbers are read by, those of the last by the end; and no branch's own are.
+TEST_F(DecoderReference, EveryDelayedNumberMovesTheLogits) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kDelayed);
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
+  const int32_t count = form_of(spec.residual).streams;
+  for (const model::LayerWeights& layer : weights.layers) {
+    const auto& maps = std::get<model::HyperConnections::Weights>(layer.residual);
+    EXPECT_TRUE(maps.end.empty());
+    for (const ops::StreamMap* const map : {&maps.mixer, &maps.mlp}) {
+      for (int32_t i = 0; i < count; ++i) {
+        float& number = map->base.as<float>()[i];
+        const float kept = std::exchange(number, number + 2);
+        const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
+        EXPECT_LE(testing::max_difference(decoded(spec, weights), moved),
+                  2e-5 * testing::max_abs(moved));
+        number = kept;
+        EXPECT_GT(testing::max_difference(moved, base), 1e-3 * testing::max_abs(base)) << i;
+      }
+    }
+  }
+  model::ModelSpec own = spec;
+  own.residual = model::HyperConnections{
+      .rule = std::get<model::HyperConnections>(spec.residual).rule, .ends_in_mean = true};
+  EXPECT_GT(testing::max_difference(testing::reference_forward(own, weights, *ops_, ids_), base),
+            0.01 * testing::max_abs(base));
+}
+
+// Likewise of each part of a gate.
+TEST_F(DecoderReference, EveryPartOfAGateMovesTheLogits) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kGatedStreams);
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
+  const auto expect_moves = [&](const ops::View& numbers, const std::string& what) {
+    const int64_t count = numbers.shape.numel();
+    for (int64_t i = 0; i < count; i += count / 5 + 1) {
+      float& number = numbers.as<float>()[i];
+      const float kept = std::exchange(number, 3 * number + 2);
+      const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
+      number = kept;
+      EXPECT_GT(testing::max_difference(moved, base), 1e-5 * testing::max_abs(base))
+          << what << " " << i;
+    }
+  };
+  EXPECT_TRUE(weights.final_norm.empty());
+  for (const model::LayerWeights& layer : weights.layers) {
+    const auto& gates = std::get<model::GatedStreams::Weights>(layer.residual);
+    const bool is_last = &layer == &weights.layers.back();
+    for (const ops::StreamGate* const gate : {&gates.mixer, &gates.mlp, &gates.end}) {
+      const bool is_end = gate == &gates.end;
+      EXPECT_EQ(gate->down.empty(), is_end && !is_last);
+      EXPECT_EQ(gate->inject.empty(), is_end);
+      if (gate->down.empty()) continue;
+      expect_moves(gate->norm.weight, "norm");
+      expect_moves(gate->down, "down");
+      expect_moves(gate->up, "up");
+      if (!is_end) expect_moves(gate->inject, "inject");
     }
   }
 }
@@ -198,12 +290,19 @@ TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
   expect_moves(std::get<Sums>(weights.layers.back().residual).end, "end");
 }
 
+std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
+  return std::string(testing::tiny_arch_name(test.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums,
-                                           TinyArch::kHyper),
-                         [](const auto& test) {
-                           return std::string(testing::tiny_arch_name(test.param));
-                         });
+                                           TinyArch::kHyper, TinyArch::kDelayed,
+                                           TinyArch::kGatedStreams),
+                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceNumbers,
+                         ::testing::Values(TinyArch::kHyper, TinyArch::kDelayed,
+                                           TinyArch::kGatedStreams),
+                         arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic
