@@ -52,11 +52,8 @@ std::vector<size_t> all_backends() {
 }
 
 std::vector<testing::TinyArch> all_archs() {
-  using enum testing::TinyArch;
   std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
-  all.insert(all.end(),
-             {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer, kHyper,
-              kDelayed, kGatedStreams, kNormedSums, kGatedAdds, kDepthAdds, kLatent});
+  all.insert(all.end(), std::begin(testing::kOtherTinyArchs), std::end(testing::kOtherTinyArchs));
   return all;
 }
 

@@ -12,7 +12,8 @@ namespace {
 
 using tensor::View;
 
-double sigmoid(double x) {
+// How far a gate is open: the sigmoid.
+double opened(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
@@ -45,7 +46,7 @@ std::vector<double> products(const View& matrix, const std::vector<float>& f) {
 std::vector<float> injections(const View& inject, const std::vector<float>& f) {
   std::vector<float> post;
   for (const double sum : products(inject, f)) {
-    post.push_back(static_cast<float>(2 * sigmoid(sum / static_cast<double>(inject.shape[0]))));
+    post.push_back(static_cast<float>(2 * opened(sum / static_cast<double>(inject.shape[0]))));
   }
   return post;
 }
@@ -56,10 +57,10 @@ std::vector<float> openings(const ops::StreamGate& gate, const std::vector<float
   std::vector<float> low;
   for (const double sum : products(gate.down, f)) {
     const double shared = sum / static_cast<double>(streams);
-    low.push_back(static_cast<float>(shared * sigmoid(shared)));
+    low.push_back(static_cast<float>(shared * opened(shared)));
   }
   std::vector<float> open;
-  for (const double sum : products(gate.up, low)) open.push_back(static_cast<float>(sigmoid(sum)));
+  for (const double sum : products(gate.up, low)) open.push_back(static_cast<float>(opened(sum)));
   return open;
 }
 

@@ -2,12 +2,10 @@
 
 #include <cmath>
 
+#include "rudder/testing/reference_streams.h"
+
 namespace rudder::testing {
 namespace {
-
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
 
 // A token's streams side by side, normed.
 std::vector<double> normed_row(const ReferenceGate& gate, const std::vector<Matrix>& streams,
@@ -63,7 +61,7 @@ Matrix reference_gated_read(const ReferenceGate& gate, const std::vector<Matrix>
     std::vector<double> low = products(gate.down, row);
     for (double& value : low) {
       value /= divisor(streams, fault);
-      value *= sigmoid(value);
+      value *= reference_sigmoid(value);
     }
     const std::vector<double> open = products(gate.up, low);
     for (size_t at = 0; at < row.size(); ++at) {
@@ -71,7 +69,7 @@ Matrix reference_gated_read(const ReferenceGate& gate, const std::vector<Matrix>
       const Matrix& stream = streams[at / static_cast<size_t>(out.cols)];
       const double value = fault == GateFault::kRawValues ? stream.at(t, k) : row[at];
       const double count = fault == GateFault::kSum ? 1 : static_cast<double>(streams.size());
-      out.at(t, k) += sigmoid(open[at]) * value / count;
+      out.at(t, k) += reference_sigmoid(open[at]) * value / count;
     }
   }
   return out;
@@ -85,7 +83,7 @@ std::vector<Matrix> reference_gated_write(const ReferenceGate& gate,
     const std::vector<double> post = products(gate.inject, normed_row(gate, streams, t, fault));
     for (size_t j = 0; j < out.size(); ++j) {
       const double magnitude = fault == GateFault::kHalfWritten ? 1 : 2;
-      const double share = magnitude * sigmoid(post[j] / divisor(streams, fault));
+      const double share = magnitude * reference_sigmoid(post[j] / divisor(streams, fault));
       for (int64_t k = 0; k < branch.cols; ++k) out[j].at(t, k) += share * branch.at(t, k);
     }
   }

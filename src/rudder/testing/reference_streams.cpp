@@ -14,10 +14,6 @@ std::vector<double> row_of(const std::vector<Matrix>& streams, int64_t token) {
   return row;
 }
 
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
-
 // Each line by its sum: of rows, or of columns.
 void divide(std::vector<double>& c, size_t n, bool rows, double eps) {
   for (size_t line = 0; line < n; ++line) {
@@ -49,6 +45,10 @@ std::vector<double> mix_of(const ops::StreamRule& rule, const std::vector<double
 
 }  // namespace
 
+double reference_sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
 ReferenceMap to_reference(const ops::StreamMap& map) {
   if (map.empty()) return {};
   return {to_matrix(map.fn), to_matrix(map.base), to_matrix(map.scale)};
@@ -70,10 +70,11 @@ ReferenceNumbers reference_numbers(const ops::StreamRule& rule, const ReferenceM
   const int64_t post = fault == StreamFault::kOtherOrder ? n + n * n : n;
   const int64_t mix = fault == StreamFault::kOtherOrder ? n : 2 * n;
   ReferenceNumbers out;
-  for (int64_t i = 0; i < n; ++i) out.pre.push_back(sigmoid(logit(i, 0)) + double{rule.eps});
+  for (int64_t i = 0; i < n; ++i)
+    out.pre.push_back(reference_sigmoid(logit(i, 0)) + double{rule.eps});
   if (map.fn.rows == n) return out;
   for (int64_t j = 0; j < n; ++j) {
-    out.post.push_back(double{rule.magnitude} * sigmoid(logit(post + j, 1)) +
+    out.post.push_back(double{rule.magnitude} * reference_sigmoid(logit(post + j, 1)) +
                        double{rule.post_eps});
   }
   if (!mixes) return out;

@@ -10,6 +10,8 @@
 
 namespace rudder::testing {
 
+double reference_sigmoid(double x);
+
 struct ReferenceMap {
   Matrix fn;  // [rows, n * hidden]; empty: there is none
   Matrix base;

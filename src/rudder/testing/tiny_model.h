@@ -53,6 +53,12 @@ enum class TinyArch : uint8_t {
 inline constexpr TinyArch kTinyArchs[] = {
     TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,  TinyArch::kHeadNorm,
     TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths, TinyArch::kExperts};
+// The others.
+inline constexpr TinyArch kOtherTinyArchs[] = {
+    TinyArch::kRecurrent,  TinyArch::kTwoStreams,  TinyArch::kBlockSums, TinyArch::kSinks,
+    TinyArch::kDelta,      TinyArch::kSpaces,      TinyArch::kByLayer,   TinyArch::kHyper,
+    TinyArch::kNormedSums, TinyArch::kGatedAdds,   TinyArch::kDepthAdds, TinyArch::kLatent,
+    TinyArch::kDelayed,    TinyArch::kGatedStreams};
 std::string_view tiny_arch_name(TinyArch arch);
 inline constexpr int32_t kTinyHeads = 4;
 
