@@ -171,6 +171,23 @@ TEST_P(DecoderReferenceNumbers, AreCapturedAsTheyAreUsed) {
   }
 }
 
+// A kind of several streams may have one.
+TEST_F(DecoderReference, OneStreamIsReadAndWrittenAsSeveralAre) {
+  for (const TinyArch arch : {TinyArch::kHyper, TinyArch::kDelayed, TinyArch::kGatedStreams}) {
+    model::ModelSpec spec = testing::tiny_spec(arch);
+    if (auto* const hyper = std::get_if<model::HyperConnections>(&spec.residual)) {
+      hyper->rule.streams = 1;
+    } else {
+      std::get<model::GatedStreams>(spec.residual).count = 1;
+    }
+    const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+    const Matrix expected = testing::reference_forward(spec, weights, *ops_, ids_);
+    EXPECT_LE(testing::max_difference(decoded(spec, weights), expected),
+              2e-5 * testing::max_abs(expected))
+        << testing::tiny_arch_name(arch);
+  }
+}
+
 // Every branch's numbers are read by, those of the last by the end; and no branch's own are.
 TEST_F(DecoderReference, EveryDelayedNumberMovesTheLogits) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kDelayed);

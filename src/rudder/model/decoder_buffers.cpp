@@ -17,7 +17,7 @@ struct Sizes {  // in elements
   int64_t residual = 0;
   int64_t act = 0;  // where a branch reads it
   int64_t collapsed = 0;
-  int64_t streams = 0;  // more than one, else 0
+  int64_t streams = 0;  // of a kind that has several; one is not 0 there
   int64_t delayed = 0;  // numbers of the first read and of the one before
   int64_t scratch = 0;  // of the branch that needs most
   int64_t rows = 0;
@@ -74,7 +74,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   if (limits.adapts) sizes.act = sizes.hidden;
   sizes.residual = limits.max_tokens * residual_width(spec);
   sizes.rows = limits.max_logits_rows * residual_width(spec);
-  if (const int32_t streams = form_of(spec.residual).streams; streams > 1) {
+  if (const int64_t streams = std::ssize(stream_numbers(spec.residual).begin); streams > 0) {
     sizes.collapsed = sizes.hidden;
     sizes.streams = streams;
     if (is_delayed(spec.residual)) sizes.delayed = (1 + int64_t{limits.max_tokens}) * streams;
