@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "rudder/model/decoder.h"
@@ -91,5 +92,9 @@ class DecoderReference : public ::testing::Test {
   std::unique_ptr<testing::Device> device_;
   std::vector<int32_t> ids_;
 };
+
+inline std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
+  return std::string(testing::tiny_arch_name(test.param));
+}
 
 }  // namespace rudder::metamorphic

@@ -238,10 +238,6 @@ TEST_F(DecoderReference, EveryPartThatIsByLayerMovesTheLogits) {
                [](Spec& s, Weights&) { experts_of(s.layers[0])->own_norms = false; });
 }
 
-std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
-  return std::string(testing::tiny_arch_name(test.param));
-}
-
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testing::kTinyArchs),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,

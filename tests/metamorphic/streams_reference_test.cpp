@@ -307,10 +307,6 @@ TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
   expect_moves(std::get<Sums>(weights.layers.back().residual).end, "end");
 }
 
-std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
-  return std::string(testing::tiny_arch_name(test.param));
-}
-
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums,
                                            TinyArch::kHyper, TinyArch::kDelayed,
