@@ -11,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from conftest import ROOT, serving
+from conftest import ROOT, run_rudder, serving
 from test_capture import response, rows_of
 
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
@@ -39,12 +39,17 @@ def write_byte_tokenizer(folder):
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
     for name in ("config.json", "model.safetensors"):
         shutil.copy(FOLDER / name, folder / name)
     write_byte_tokenizer(folder)
-    with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32", model=folder) as server:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(model):
+    with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32", model=model) as server:
         yield server
 
 
@@ -214,6 +219,28 @@ def test_a_vector_that_does_not_say_where_is_refused(running):
         op = {"op": "add", "site": field, "layers": [1], "stream": stream, "vector": v}
         status, answer = complete(running, steering=op)
         assert status == 400 and answer["error"]["param"].endswith("stream"), answer
+
+
+def test_vectors_are_trained_on_whole_rows(model, tmp_path):
+    """A vector of resid_post is as wide as all streams; a control vector of llama.cpp is not, and is refused first."""
+    for mood in ("happy", "sad"):
+        (tmp_path / f"{mood}.txt").write_text("".join(f"A {mood} {thing}.\n" for thing in ("kite", "boat", "hat", "owl")))
+    train = ("vectors", "train", "--model", model, "--positive", tmp_path / "happy.txt", "--negative", tmp_path / "sad.txt",
+             "--output", tmp_path, "--dtype", "float32", "--layers", "1")
+    refused = run_rudder(*train, "--name", "never", "--gguf")
+    assert refused.returncode == 1 and "gguf" in refused.stderr and f"has {STREAMS}" in refused.stderr, refused.stderr
+    assert not (tmp_path / "never.safetensors").exists()
+    for site, width in (("resid_post", STREAMS * HIDDEN), ("mlp_out", HIDDEN)):
+        done = run_rudder(*train, "--name", site, "--site", site)
+        assert done.returncode == 0, done.stderr
+        with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32",
+                     "--steering-module", f"mood={tmp_path / site}.safetensors", model=model) as server:
+            plain, _ = captured(server, ["resid_post"])
+            steered, packs = captured(server, ["resid_post"], steering=[{"name": "mood", "scale": 4}])
+            assert packs["resid_post"]["shape"] == [LAYERS, STREAMS * HIDDEN]
+            assert np.abs(steered["resid_post"][1] - plain["resid_post"][1]).max() > 1e-3, width
+    refused = run_rudder(*train, "--name", "never", "--site", "mhc_ffn_post_mix")
+    assert refused.returncode == 1 and "no op reads or changes it" in refused.stderr, refused.stderr
 
 
 def test_the_python_client(client):
