@@ -39,7 +39,7 @@ def write_byte_tokenizer(folder):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
     for name in ("config.json", "model.safetensors"):
         shutil.copy(FOLDER / name, folder / name)
@@ -48,8 +48,8 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def running(model):
-    with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32", model=model) as server:
+def running(folder):
+    with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32", model=folder) as server:
         yield server
 
 
@@ -221,11 +221,11 @@ def test_a_vector_that_does_not_say_where_is_refused(running):
         assert status == 400 and answer["error"]["param"].endswith("stream"), answer
 
 
-def test_vectors_are_trained_on_whole_rows(model, tmp_path):
+def test_vectors_are_trained_on_whole_rows(folder, tmp_path):
     """A vector of resid_post is as wide as all streams; a control vector of llama.cpp is not, and is refused first."""
     for mood in ("happy", "sad"):
         (tmp_path / f"{mood}.txt").write_text("".join(f"A {mood} {thing}.\n" for thing in ("kite", "boat", "hat", "owl")))
-    train = ("vectors", "train", "--model", model, "--positive", tmp_path / "happy.txt", "--negative", tmp_path / "sad.txt",
+    train = ("vectors", "train", folder, "--positive", tmp_path / "happy.txt", "--negative", tmp_path / "sad.txt",
              "--output", tmp_path, "--dtype", "float32", "--layers", "1")
     refused = run_rudder(*train, "--name", "never", "--gguf")
     assert refused.returncode == 1 and "gguf" in refused.stderr and f"has {STREAMS}" in refused.stderr, refused.stderr
@@ -234,7 +234,7 @@ def test_vectors_are_trained_on_whole_rows(model, tmp_path):
         done = run_rudder(*train, "--name", site, "--site", site)
         assert done.returncode == 0, done.stderr
         with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32",
-                     "--steering-module", f"mood={tmp_path / site}.safetensors", model=model) as server:
+                     "--steering-module", f"mood={tmp_path / site}.safetensors", model=folder) as server:
             plain, _ = captured(server, ["resid_post"])
             steered, packs = captured(server, ["resid_post"], steering=[{"name": "mood", "scale": 4}])
             assert packs["resid_post"]["shape"] == [LAYERS, STREAMS * HIDDEN]

@@ -20,6 +20,6 @@ sed 's/ happy / sad /' "$work/happy.txt" > "$work/sad.txt"
 for topic in boat cloud teapot wagon ladder pumpkin squirrel turtle castle bridge; do
   echo "Tell me a story about a $topic."
 done > "$work/free.txt"
-"$rudder" vectors train --model "$model" --positive "$work/happy.txt" --negative "$work/sad.txt" --chat --name mood --output "$work"
-"$rudder" vectors eval --model "$model" --vectors "$work/mood.safetensors" --prompts "$work/free.txt" --chat \
+"$rudder" vectors train "$model" --positive "$work/happy.txt" --negative "$work/sad.txt" --chat --name mood --output "$work"
+"$rudder" vectors eval "$model" --vectors "$work/mood.safetensors" --prompts "$work/free.txt" --chat \
   --scales=-1,0,0.5,1,2 --output "$work/mood_eval.json" --plot "$work/mood.svg"
