@@ -104,7 +104,7 @@ TEST_P(OpsConformance, GateStreams) {
       const int64_t width = wide(37);
       SCOPED_TRACE(std::to_string(count) + " streams, " + std::to_string(rank));
       const ops::StreamGate gate = patterned_gate(device_, count, width, rank, 0.01f, 8);
-      const ReferenceGate formulas = to_reference(gate);
+      const ReferenceStreamGate formulas = to_reference(gate);
       const View x = random({5, count * width});
       const View delta = random({5, width});
       const View parted = copy(x);

@@ -8,7 +8,7 @@ namespace rudder::testing {
 namespace {
 
 // A token's streams side by side, normed.
-std::vector<double> normed_row(const ReferenceGate& gate, const std::vector<Matrix>& streams,
+std::vector<double> normed_row(const ReferenceStreamGate& gate, const std::vector<Matrix>& streams,
                                int64_t token, GateFault fault) {
   std::vector<double> lengths;
   double all = 0;
@@ -45,7 +45,7 @@ double divisor(const std::vector<Matrix>& streams, GateFault fault) {
 
 }  // namespace
 
-ReferenceGate to_reference(const ops::StreamGate& gate) {
+ReferenceStreamGate to_reference(const ops::StreamGate& gate) {
   const auto matrix = [](const tensor::View& view) {
     return view.empty() ? Matrix() : to_matrix(view);
   };
@@ -53,7 +53,7 @@ ReferenceGate to_reference(const ops::StreamGate& gate) {
           matrix(gate.inject)};
 }
 
-Matrix reference_gated_read(const ReferenceGate& gate, const std::vector<Matrix>& streams,
+Matrix reference_gated_read(const ReferenceStreamGate& gate, const std::vector<Matrix>& streams,
                             GateFault fault) {
   Matrix out(streams[0].rows, streams[0].cols);
   for (int64_t t = 0; t < out.rows; ++t) {
@@ -75,7 +75,7 @@ Matrix reference_gated_read(const ReferenceGate& gate, const std::vector<Matrix>
   return out;
 }
 
-std::vector<Matrix> reference_gated_write(const ReferenceGate& gate,
+std::vector<Matrix> reference_gated_write(const ReferenceStreamGate& gate,
                                           const std::vector<Matrix>& streams, const Matrix& branch,
                                           GateFault fault) {
   std::vector<Matrix> out = streams;

@@ -10,14 +10,14 @@
 
 namespace rudder::testing {
 
-struct ReferenceGate {
+struct ReferenceStreamGate {
   Matrix norm;
   double eps = 0;
   Matrix down;  // these two of a read
   Matrix up;
   Matrix inject;  // of a write
 };
-ReferenceGate to_reference(const ops::StreamGate& gate);
+ReferenceStreamGate to_reference(const ops::StreamGate& gate);
 
 enum class GateFault : uint8_t {
   kNone,
@@ -29,9 +29,9 @@ enum class GateFault : uint8_t {
 };
 
 // What a branch reads of streams [T, hidden] each, and the streams behind one.
-Matrix reference_gated_read(const ReferenceGate& gate, const std::vector<Matrix>& streams,
+Matrix reference_gated_read(const ReferenceStreamGate& gate, const std::vector<Matrix>& streams,
                             GateFault fault = GateFault::kNone);
-std::vector<Matrix> reference_gated_write(const ReferenceGate& gate,
+std::vector<Matrix> reference_gated_write(const ReferenceStreamGate& gate,
                                           const std::vector<Matrix>& streams, const Matrix& branch,
                                           GateFault fault = GateFault::kNone);
 
