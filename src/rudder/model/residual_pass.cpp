@@ -227,21 +227,7 @@ class StreamsPass final : public ResidualPass {
 void collapse(const Residual& kind, const ResidualWeights& last, ops::StreamOps& ops, const View& x,
               int32_t streams, const View& out) {
   RUDDER_CHECK(!is_delayed(kind), "the row alone does not say how it is read");
-  if (const auto* const gated = std::get_if<GatedStreams::Weights>(&last)) {
-    return ops.gate_streams({.x = x, .read = gated->end, .out = out});
-  }
-  if (const auto* const hyper = std::get_if<HyperConnections>(&kind)) {
-    return ops.connect_streams({.x = x,
-                                .read = std::get<HyperConnections::Weights>(last).end,
-                                .out = out,
-                                .rule = hyper->rule});
-  }
-  if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
-    return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
-  }
-  ops::SumBlocksArgs args{.x = x, .out = out};
-  ask(std::get<BlockSums>(kind), std::get<BlockSums::Weights>(last).end, streams, args);
-  ops.sum_blocks(args);
+  end_streams(kind, last, ops, x, streams, out);
 }
 
 // On a rank the first of the parts that has the branch adds up the ranks' parts.
@@ -335,13 +321,7 @@ Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
   }
   if (std::holds_alternative<ScaledAdds>(spec.residual))
     return std::make_unique<ScaledAddsPass>(spec, weights, ops, products, buffers);
-  if (std::holds_alternative<BlockSums>(spec.residual))
-    return std::make_unique<StreamsPass<BlockSumsOp>>(spec, weights, ops, products, buffers);
-  if (std::holds_alternative<HyperConnections>(spec.residual))
-    return std::make_unique<StreamsPass<HyperConnectionsOp>>(spec, weights, ops, products, buffers);
-  if (std::holds_alternative<GatedStreams>(spec.residual))
-    return std::make_unique<StreamsPass<GatedStreamsOp>>(spec, weights, ops, products, buffers);
-  return std::make_unique<StreamsPass<MixedStreamsOp>>(spec, weights, ops, products, buffers);
+  return make_streams_pass<StreamsPass>(spec, weights, ops, products, buffers);
 }
 
 }  // namespace rudder::model

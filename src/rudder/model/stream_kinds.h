@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "rudder/base/check.h"
 #include "rudder/model/decoder_buffers.h"
@@ -200,5 +201,45 @@ class BlockSumsOp {
   const Weights& weights_;
   ops::StreamOps& ops_;
 };
+
+// Reads x as the kind's end does; not of a delayed one. `last` and `streams`: of collapse().
+inline void end_streams(const Residual& kind, const ResidualWeights& last, ops::StreamOps& ops,
+                        const ops::View& x, int32_t streams, const ops::View& out) {
+  if (const auto* const gated = std::get_if<GatedStreams::Weights>(&last)) {
+    return ops.gate_streams({.x = x, .read = gated->end, .out = out});
+  }
+  if (const auto* const hyper = std::get_if<HyperConnections>(&kind)) {
+    return ops.connect_streams({.x = x,
+                                .read = std::get<HyperConnections::Weights>(last).end,
+                                .out = out,
+                                .rule = hyper->rule});
+  }
+  if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
+    return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
+  }
+  ops::SumBlocksArgs args{.x = x, .out = out};
+  ask(std::get<BlockSums>(kind), std::get<BlockSums::Weights>(last).end, streams, args);
+  ops.sum_blocks(args);
+}
+
+// A pass of the op of the spec's kind.
+template <template <typename> typename Pass>
+std::unique_ptr<ResidualPass> make_streams_pass(const ModelSpec& spec, const Weights& weights,
+                                                ops::Ops& ops, const Products& products,
+                                                const DecoderBuffers& buffers) {
+  const auto make = [&]<typename Kind>() -> std::unique_ptr<ResidualPass> {
+    return std::make_unique<Pass<Kind>>(spec, weights, ops, products, buffers);
+  };
+  if (std::holds_alternative<BlockSums>(spec.residual)) {
+    return make.template operator()<BlockSumsOp>();
+  }
+  if (std::holds_alternative<HyperConnections>(spec.residual)) {
+    return make.template operator()<HyperConnectionsOp>();
+  }
+  if (std::holds_alternative<GatedStreams>(spec.residual)) {
+    return make.template operator()<GatedStreamsOp>();
+  }
+  return make.template operator()<MixedStreamsOp>();
+}
 
 }  // namespace rudder::model
