@@ -158,6 +158,14 @@ Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& sett
   }
   RUDDER_TRY(const std::vector<int32_t> layers,
              parse_layers(settings.layers, site.site, session.engine->limits().geometry));
+  const int32_t streams = session.engine->limits().geometry.residual.streams;
+  if (settings.gguf && streams > 1) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a control vector is of one row of the model's width, and the residual "
+                            "of this model has {}",
+                            streams),
+                "gguf");
+  }
   RUDDER_TRY(std::vector<PromptRow> positive,
              read_prompts(session.files, settings.positive, settings.chat));
   RUDDER_TRY(std::vector<PromptRow> negative,

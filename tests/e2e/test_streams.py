@@ -11,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from conftest import ROOT, serving
+from conftest import ROOT, run_rudder, serving
 from test_capture import response, rows_of
 
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
@@ -39,11 +39,16 @@ def write_byte_tokenizer(folder):
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
     for name in ("config.json", "model.safetensors"):
         shutil.copy(FOLDER / name, folder / name)
     write_byte_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder):
     with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32", model=folder) as server:
         yield server
 
@@ -144,9 +149,39 @@ def test_names_of_other_servers(running):
     packs = answer["capture_results"]["response"]["payload"]["rows"]
     assert rows_of(packs["resid_pre"]) == [tuple(row) for row in rows["resid_pre"]]
     assert rows_of(packs["resid_mid"]) == [tuple(row) for row in rows["resid_mid"]]
-    for name in ("mhc_attn_post_mix", "mhc_ffn_res_mix"):
-        status, answer = complete(running, **response({name: "all"}))
-        assert status == 400 and "resid_pre or resid_mid" in answer["error"]["message"]
+
+
+NUMBERS = {"mhc_attn_post_mix": ("resid_pre", 1), "mhc_attn_res_mix": ("resid_pre", 2),
+           "mhc_ffn_post_mix": ("resid_mid", 1), "mhc_ffn_res_mix": ("resid_mid", 2)}
+
+
+def test_numbers_that_streams_are_written_by(running):
+    """As the formulas make them of the streams that the branch reads, steered or not; float32."""
+    op = {"op": "add", "site": "resid_pre", "layers": "all", "stream": 1, "vector": [0.5] * HIDDEN}
+    for steering in ([], [op]):
+        rows, packs = captured(running, ["resid_pre", "resid_mid", *NUMBERS], steering=steering)
+        for site, (read, part) in NUMBERS.items():
+            told = packs[site]
+            assert told["dtype"] == "float32" and told["shape"] == [LAYERS, STREAMS**part]
+            assert told["residual"] == {
+                "kind": "mixed_streams", "streams": STREAMS, "stream": "all", "names": [f"stream {i}" for i in range(STREAMS)],
+                "layout": ["stream"] if part == 1 else ["from_stream", "stream"]}
+            for layer in range(LAYERS):
+                made = numbers(streams(rows[read][layer]), layer, site.split("_")[1])[part]
+                np.testing.assert_allclose(rows[site][layer].reshape(made.shape), made, **CLOSE)
+
+
+def test_numbers_of_streams_are_not_steered(running):
+    for site, (read, part) in NUMBERS.items():
+        op = {"op": "add", "site": site, "layers": [1], "vector": [1.0] * STREAMS**part}
+        status, answer = complete(running, steering=op)
+        error = answer["error"]
+        assert status == 400 and error["param"] == "steering.site"
+        assert f"no op reads or changes it: it is made of {read}" in error["message"]
+        status, answer = complete(running, steering_vectors={site: {"1": [1.0] * STREAMS**part}})
+        assert status == 400 and answer["error"]["param"] == f"steering_vectors.{site}", answer
+        status, answer = complete(running, **response({site: [1]}, stream=0))
+        assert status == 400 and answer["error"]["param"].endswith("stream"), answer
 
 
 def test_an_op_is_for_a_stream(running):
@@ -186,12 +221,36 @@ def test_a_vector_that_does_not_say_where_is_refused(running):
         assert status == 400 and answer["error"]["param"].endswith("stream"), answer
 
 
+def test_vectors_are_trained_on_whole_rows(folder, tmp_path):
+    """A vector of resid_post is as wide as all streams; a control vector of llama.cpp is not, and is refused first."""
+    for mood in ("happy", "sad"):
+        (tmp_path / f"{mood}.txt").write_text("".join(f"A {mood} {thing}.\n" for thing in ("kite", "boat", "hat", "owl")))
+    train = ("vectors", "train", folder, "--positive", tmp_path / "happy.txt", "--negative", tmp_path / "sad.txt",
+             "--output", tmp_path, "--dtype", "float32", "--layers", "1")
+    refused = run_rudder(*train, "--name", "never", "--gguf")
+    assert refused.returncode == 1 and "gguf" in refused.stderr and f"has {STREAMS}" in refused.stderr, refused.stderr
+    assert not (tmp_path / "never.safetensors").exists()
+    for site, width in (("resid_post", STREAMS * HIDDEN), ("mlp_out", HIDDEN)):
+        done = run_rudder(*train, "--name", site, "--site", site)
+        assert done.returncode == 0, done.stderr
+        with serving("--enable-steering", "--capture-memory-mb", "16", "--dtype", "float32",
+                     "--steering-module", f"mood={tmp_path / site}.safetensors", model=folder) as server:
+            plain, _ = captured(server, ["resid_post"])
+            steered, packs = captured(server, ["resid_post"], steering=[{"name": "mood", "scale": 4}])
+            assert packs["resid_post"]["shape"] == [LAYERS, STREAMS * HIDDEN]
+            assert np.abs(steered["resid_post"][1] - plain["resid_post"][1]).max() > 1e-3, width
+    refused = run_rudder(*train, "--name", "never", "--site", "mhc_ffn_post_mix")
+    assert refused.returncode == 1 and "no op reads or changes it" in refused.stderr, refused.stderr
+
+
 def test_the_python_client(client):
     v = np.random.default_rng(2).normal(size=HIDDEN).astype(np.float32)
     plain = client.generate(PROMPT, max_tokens=2, ignore_eos=True, capture=Capture(["resid_post"], stream=2, point="post"))
     op = ops.add("blocks.1.hook_resid_post", v).on_stream(2)
     steered = client.generate(PROMPT, max_tokens=2, ignore_eos=True, steering=[op],
                               capture=Capture(["resid_post"], stream=2, point="post"))
+    mixes = client.generate(PROMPT, max_tokens=2, ignore_eos=True, capture=Capture(["mhc_ffn_res_mix.1"], positions="all"))
+    assert np.abs(mixes.cache["mhc_ffn_res_mix.1"].reshape(-1, STREAMS, STREAMS).sum(1) - 1).max() < 5e-3
     before, after = (answer.cache["blocks.1.hook_resid_post"] for answer in (plain, steered))
     assert before.shape == (1, HIDDEN)
     np.testing.assert_allclose(after - before, v[None], **CLOSE)

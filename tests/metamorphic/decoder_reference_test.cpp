@@ -1,98 +1,14 @@
 // The decoder's pass of every tiny model against the same pass in fp64: a field of the spec that
 // the decoder forgets, or reads twice, shows.
-#include <gtest/gtest.h>
+#include "metamorphic/decoder_reference.h"
 
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/ops/make_kv_layer.h"
-#include "rudder/testing/device_tensors.h"
-#include "rudder/testing/reference_model.h"
-#include "rudder/testing/tap_table.h"
-#include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
 namespace {
-
-using testing::Matrix;
-using testing::TinyArch;
-
-// Longer than the windows of tiny models.
-constexpr int32_t kLength = 40;
-
-class DecoderReference : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto ops = std::make_unique<testing::RememberingOps>();
-    ops_ = ops.get();
-    device_ = std::make_unique<testing::Device>(std::move(ops));
-    for (int32_t t = 0; t < kLength; ++t) ids_.push_back((t * 37 + 11) % 160);
-  }
-
-  // Logits of all tokens, by the decoder; with `table` every token runs its first program and is
-  // captured by its first set, one record behind another.
-  Matrix decoded(const model::ModelSpec& spec, const model::Weights& weights,
-                 const ops::TapTable* table = nullptr, int64_t record = 0,
-                 const tap::PassageSet* tapped = nullptr,
-                 const std::vector<int32_t>* rows = nullptr) {
-    std::vector<ops::KvLayer> kv;
-    for (const model::LayerSpec& layer : spec.layers) {
-      const model::KvGeometry g = model::kv_geometry(layer);
-      kv.push_back(
-          ops::make_kv_layer(
-              *ops_, 3, {.num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim, .parts = g.parts})
-              .value());
-    }
-    for (size_t i = 0; i < kv.size(); ++i) kv[i] = kv[model::kv_layer_of(spec, i)];
-    std::vector<model::LayerState> states;
-    for (const model::LayerSpec& layer : spec.layers) {
-      const int64_t bytes = model::state_bytes(layer).state;
-      if (model::keeps_states(spec)) states.emplace_back();
-      if (bytes > 0) states.back().pool = ops_->allocate(tensor::DType::kU8, {1, bytes}).value();
-    }
-    auto decoder = model::Decoder::make(
-        spec, weights, kv, *ops_,
-        {.max_tokens = kLength, .max_logits_rows = kLength, .max_seq_len = kLength}, {}, {},
-        states);
-    EXPECT_TRUE(decoder) << decoder.error().to_string();
-    std::vector<int32_t> positions;
-    for (int32_t t = 0; t < kLength; ++t) positions.push_back(t);
-    const auto ints = [&](const std::vector<int32_t>& values) { return device_->put(values); };
-    const ops::View blocks =
-        device_->put_as<int32_t>(std::vector<int32_t>{0, 1, 2}, tensor::DType::kI32, {1, 3});
-    std::vector<testing::TapToken> tokens;
-    for (int32_t t = 0; t < kLength && table != nullptr; ++t) {
-      tokens.push_back({.row = table->points.shape[0] > 1 ? 1 : 0,
-                        .capture_set = 0,
-                        .capture_begin = static_cast<int32_t>(t * record / tap::kCaptureAlign)});
-    }
-    const ops::TapBatch taps =
-        table == nullptr ? ops::TapBatch{} : testing::put_tap_batch(*device_, *table, tokens);
-    return testing::to_matrix((*decoder)->forward({.ids = ints(ids_),
-                                                   .positions = ints(positions),
-                                                   .kv_slot = ints(positions),
-                                                   .attention = {.q_begin = ints({0, kLength}),
-                                                                 .kv_len = ints({kLength}),
-                                                                 .table_row = ints({0}),
-                                                                 .block_table = blocks,
-                                                                 .max_q_len = kLength,
-                                                                 .max_kv_len = kLength},
-                                                   .logits_rows = ints(rows ? *rows : positions),
-                                                   .states = {ints({0}), ints({0})},
-                                                   .tap_table = table,
-                                                   .tapped = tapped,
-                                                   .taps = taps,
-                                                   .rows_taps = taps,
-                                                   .keep_all_rows = rows == nullptr}));
-  }
-
-  testing::RememberingOps* ops_ = nullptr;
-  std::unique_ptr<testing::Device> device_;
-  std::vector<int32_t> ids_;
-};
 
 // Layers that keep a state of a sequence, beside one of attention.
 TEST_F(DecoderReference, AToyMixerIsItsFormula) {
@@ -261,132 +177,6 @@ TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
   }
 }
 
-class DecoderReferenceStreams : public DecoderReference,
-                                public ::testing::WithParamInterface<TinyArch> {};
-
-// Rows of residual points have the streams side by side, and a change of one is a change of that:
-// of the one with the layer's number at the ends of layers, of all in the middle.
-TEST_P(DecoderReferenceStreams, AreReadAndChangedAtEveryResidualPoint) {
-  const model::ModelSpec spec = testing::tiny_spec(GetParam());
-  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
-  const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
-  const int32_t count = geometry.residual.streams;
-  ASSERT_GT(count, 1);
-  const auto is_changed = [&](tap::Point point, int32_t stream) {
-    return point.site == tap::Site::kResidMid || point.layer % count == stream;
-  };
-  tap::Program program;
-  tap::CaptureSet set;
-  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
-    for (const tap::Site site :
-         {tap::Site::kResidPre, tap::Site::kResidMid, tap::Site::kResidPost}) {
-      const tap::Point point{layer, site};
-      ASSERT_EQ(geometry.width(point), count * spec.hidden);
-      set.points.push_back({point, false});
-      set.points.push_back({point, true});
-      tap::TapOp add;
-      add.v1 = static_cast<int32_t>(program.vectors.size());
-      for (int32_t stream = 0; stream < count; ++stream) {
-        program.vectors.insert(program.vectors.end(), static_cast<size_t>(spec.hidden),
-                               is_changed(point, stream) ? 0.25f : 0.0f);
-      }
-      program.ops.push_back({point, add});
-    }
-  }
-  std::vector<int64_t> offsets;
-  const int64_t record = tap::record_elements(set, geometry, &offsets);
-  const std::vector<tap::Program> programs = {program};
-  const std::vector<tap::CaptureSet> sets = {set};
-  const ops::TapTable table =
-      testing::put_tap_table(*device_, geometry, programs, sets, 1, kLength * record);
-
-  std::vector<std::vector<Matrix>> rows;  // by point of the set
-  const Matrix expected = testing::reference_forward(
-      spec, weights, *ops_, ids_, {.residual = [&](tap::Point point, std::vector<Matrix>& streams) {
-        rows.push_back(streams);
-        for (int32_t stream = 0; stream < count; ++stream) {
-          if (!is_changed(point, stream)) continue;
-          for (double& value : streams[static_cast<size_t>(stream)].values) value += 0.25;
-        }
-        rows.push_back(streams);
-      }});
-  const Matrix got = decoded(spec, weights, &table, record);
-  EXPECT_LE(testing::max_difference(got, expected), 2e-5 * testing::max_abs(expected));
-  EXPECT_GT(
-      testing::max_difference(expected, testing::reference_forward(spec, weights, *ops_, ids_)),
-      0.01 * testing::max_abs(expected));
-  const Matrix ring = testing::to_matrix(table.ring);
-  ASSERT_EQ(rows.size(), set.points.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    for (int64_t k = 0; k < int64_t{count} * spec.hidden; ++k) {
-      const Matrix& stream = rows[i][static_cast<size_t>(k / spec.hidden)];
-      for (int64_t t = 0; t < kLength; ++t) {
-        ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i] + k)],
-                    stream.at(t, k % spec.hidden), 2e-5 * (1 + testing::max_abs(stream)))
-            << "point " << i << ", token " << t << ", element " << k;
-      }
-    }
-  }
-}
-
-// Each number of the streams moves the logits, but those of the first read: all streams are the
-// embedding there, so they change its length, which the norm takes away.
-TEST_F(DecoderReference, EveryNumberOfAStreamMovesTheLogits) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoStreams);
-  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
-  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
-  using Numbers = model::MixedStreams::Weights;
-  const auto expect_moves = [&](const ops::View& numbers, const std::string& what) {
-    for (int64_t i = 0; i < numbers.num_rows(); ++i) {
-      float& number = numbers.as<float>()[i];
-      const float kept = number;
-      number = 2 * kept + 1;
-      const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
-      number = kept;
-      EXPECT_GT(testing::max_difference(moved, base), 1e-3 * testing::max_abs(base))
-          << what << " " << i;
-    }
-  };
-  for (const model::LayerWeights& layer : weights.layers) {
-    const Numbers& numbers = std::get<Numbers>(layer.residual);
-    for (const auto* const site : {&numbers.mixer, &numbers.mlp}) {
-      const bool is_first = &layer == &weights.layers.front() && site == &numbers.mixer;
-      if (!is_first) expect_moves(site->read, "read");
-      expect_moves(site->write, "write");
-      expect_moves(site->mix, "mix");
-    }
-  }
-  expect_moves(std::get<Numbers>(weights.layers.back().residual).end, "end");
-}
-
-// Likewise of the norms and queries by which sums of blocks are read; the first branch has the
-// embedding alone to read.
-TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kBlockSums);
-  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
-  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
-  using Sums = model::BlockSums::Weights;
-  const auto expect_moves = [&](const model::BlockSums::Query& query, const std::string& what) {
-    for (const ops::View& numbers : {query.norm.weight, query.query}) {
-      for (int64_t i = 0; i < numbers.num_rows(); i += 9) {
-        float& number = numbers.as<float>()[i];
-        const float kept = number;
-        number = 2 * kept + 1;
-        const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
-        number = kept;
-        EXPECT_GT(testing::max_difference(moved, base), 1e-4 * testing::max_abs(base))
-            << what << " " << i;
-      }
-    }
-  };
-  for (const model::LayerWeights& layer : weights.layers) {
-    const Sums& sums = std::get<Sums>(layer.residual);
-    if (&layer != &weights.layers.front()) expect_moves(sums.mixer, "mixer");
-    expect_moves(sums.mlp, "mlp");
-  }
-  expect_moves(std::get<Sums>(weights.layers.back().residual).end, "end");
-}
-
 // Each mechanism of kScaled moves the logits: agreement above proves something of each.
 TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kScaled);
@@ -448,14 +238,14 @@ TEST_F(DecoderReference, EveryPartThatIsByLayerMovesTheLogits) {
                [](Spec& s, Weights&) { experts_of(s.layers[0])->own_norms = false; });
 }
 
-std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
-  return std::string(testing::tiny_arch_name(test.param));
-}
-
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testing::kTinyArchs),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kDelayed,
+                                           TinyArch::kGatedStreams, TinyArch::kBlockSums,
+                                           TinyArch::kNormedSums, TinyArch::kGatedAdds,
+                                           TinyArch::kDepthAdds),
+                         arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(ByLayer, DecoderReferenceArchs, ::testing::Values(TinyArch::kByLayer),
@@ -464,11 +254,6 @@ INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kDelta, TinyArch::kSpaces), arch_name);
 INSTANTIATE_TEST_SUITE_P(Latent, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kLatent, TinyArch::kHyper), arch_name);
-
-INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums,
-                                           TinyArch::kHyper),
-                         arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

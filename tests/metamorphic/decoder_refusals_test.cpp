@@ -35,7 +35,8 @@ TEST(DecoderRefusals, ResidualsWithoutAPassAreRefusedByName) {
   };
   WithoutStreamOps other;
   for (const TinyArch arch : {TinyArch::kTwoStreams, TinyArch::kBlockSums, TinyArch::kHyper,
-                              TinyArch::kNormedSums, TinyArch::kGatedAdds, TinyArch::kDepthAdds}) {
+                              TinyArch::kDelayed, TinyArch::kGatedStreams, TinyArch::kNormedSums,
+                              TinyArch::kGatedAdds, TinyArch::kDepthAdds}) {
     expect_refused(testing::tiny_spec(arch), other, "residual",
                    "the backend cpu-reference has no residual of several streams");
   }

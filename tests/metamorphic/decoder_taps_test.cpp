@@ -83,6 +83,16 @@ class RecordingOps final : public testing::PassingOps {
     calls.emplace_back("sum");
     inner_->stream_ops()->sum_blocks(args);
   }
+  void connect_streams(const ops::ConnectStreamsArgs& args) override {
+    calls.emplace_back("connect");
+    for (const ops::Taps& at : {args.post_taps, args.mix_taps}) note(at, args.x.shape[0]);
+    inner_->stream_ops()->connect_streams(args);
+  }
+  void gate_streams(const ops::GateStreamsArgs& args) override {
+    calls.emplace_back("gate");
+    note(args.post_taps, args.x.shape[0]);
+    inner_->stream_ops()->gate_streams(args);
+  }
   void gated_act(const ops::GatedActArgs& args) override {
     calls.emplace_back("act");
     note(args.taps, args.x.shape[0]);
@@ -233,6 +243,27 @@ TEST_P(DecoderTaps, EveryPointIsNamedOnceInOrder) {
       const bool all = keep_all_rows || tapped.point < behind.index();
       EXPECT_EQ(tapped.num_rows, all ? kTokens : 2) << tapped.point;
     }
+  }
+}
+
+// Numbers of streams are named between the branch that is written by them and the streams.
+TEST_F(DecoderCalls, NumbersOfStreamsAreNamedOnceInOrder) {
+  model::ModelSpec unmixed = testing::tiny_spec(TinyArch::kHyper);
+  std::get<model::HyperConnections>(unmixed.residual).rule.iterations = 0;
+  for (model::ModelSpec spec :
+       {testing::tiny_spec(TinyArch::kHyper), unmixed, testing::tiny_spec(TinyArch::kDelayed),
+        testing::tiny_spec(TinyArch::kGatedStreams)}) {
+    SCOPED_TRACE(spec.architecture);
+    spec.layers[1].mixer = spec.layers[0].mixer;
+    kv_.clear();
+    make(cpu::make_reference_ops(), spec);
+    run(batch({1, 4}, true));
+    EXPECT_EQ(tapped_points(), all_points());
+    EXPECT_TRUE(geometry_.has({1, tap::Site::kAttnPostMix}));
+    EXPECT_TRUE(geometry_.has({1, tap::Site::kAttnIn}));
+    const auto* const hyper = std::get_if<model::HyperConnections>(&spec.residual);
+    EXPECT_EQ(geometry_.has({1, tap::Site::kMlpResMix}),
+              hyper != nullptr && hyper->rule.iterations > 0);
   }
 }
 

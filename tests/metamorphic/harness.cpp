@@ -52,16 +52,15 @@ std::vector<size_t> all_backends() {
 }
 
 std::vector<testing::TinyArch> all_archs() {
-  using enum testing::TinyArch;
   std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
-  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kSpaces, kByLayer,
-                         kHyper, kNormedSums, kGatedAdds, kDepthAdds, kLatent});
+  all.insert(all.end(), std::begin(testing::kOtherTinyArchs), std::end(testing::kOtherTinyArchs));
   return all;
 }
 
 bool runs_in_stages(testing::TinyArch arch) {
   const model::ModelSpec spec = testing::tiny_spec(arch);
-  return !spec.layer_embedding.exists() && !model::shares_kv(spec);
+  return !spec.layer_embedding.exists() && !model::shares_kv(spec) &&
+         !model::is_delayed(spec.residual);
 }
 
 std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {

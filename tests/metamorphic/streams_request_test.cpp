@@ -153,6 +153,36 @@ TEST_P(StreamsRequest, AVectorThatDoesNotFitIsToldWhichPointsItFits) {
   }
 }
 
+// Numbers that streams are written by are captured where the kind makes them of each token.
+TEST_P(StreamsRequest, NumbersOfStreamsAreCapturedAndNotSteered) {
+  const bool has_post = GetParam() == TinyArch::kDelayed || GetParam() == TinyArch::kGatedStreams;
+  const bool has_mix = GetParam() == TinyArch::kDelayed;
+  for (const auto& [site, is_there, width] :
+       {std::tuple("mhc_attn_post_mix", has_post, num_streams_),
+        std::tuple("mhc_attn_res_mix", has_mix, num_streams_ * num_streams_),
+        std::tuple("mhc_ffn_post_mix", has_post, num_streams_),
+        std::tuple("mhc_ffn_res_mix", has_mix, num_streams_ * num_streams_)}) {
+    const std::string ask = fmt::format(
+        R"("capture": {{"response": {{"sites": {{"{}": [1]}}, "positions": "all_prompt"}}}})",
+        site);
+    const server::ClientResponse response = post(ask);
+    ASSERT_EQ(response.status, is_there ? 200 : 400) << response.body;
+    if (is_there) {
+      const json::value answer = value_of(parse_json(response.body, "answer"));
+      const json::value pack = payload_of(answer).at("rows").at(site);
+      EXPECT_EQ(pack.at("dtype"), "float32");
+      EXPECT_EQ(pack.at("shape"), (json::array{9, width}));
+      EXPECT_EQ(pack.at("residual").at("streams"), num_streams_);
+    } else {
+      EXPECT_NE(response.body.find("writes streams by such numbers"), std::string::npos);
+    }
+    const server::ClientResponse steered = post(fmt::format(
+        R"("steering": {{"op": "add", "site": "{}", "layers": [1], "vector": [1]}})", site));
+    EXPECT_EQ(steered.status, 400);
+    EXPECT_NE(steered.body.find("no op reads or changes it"), std::string::npos) << steered.body;
+  }
+}
+
 // At the last layer the collapsed row is what the model itself reads.
 TEST_P(StreamsRequest, TheLensReadsAStreamOrTheCollapsedRow) {
   const auto read = [&](const std::string& more) {
@@ -163,6 +193,16 @@ TEST_P(StreamsRequest, TheLensReadsAStreamOrTheCollapsedRow) {
         told.at("logprobs").at(0).at(0).to_number<double>(), told.at("stream"),
         answer.at("choices").at(0).at("logprobs").at("token_logprobs").at(0).to_number<double>());
   };
+  if (GetParam() == TinyArch::kDelayed) {
+    for (const char* const more : {"", R"(, "stream": "collapsed")"}) {
+      const server::ClientResponse refused = post(fmt::format(
+          R"("capture": {{"response": {{"lens": {{"layers": [2], "top": 1{}}}}}}})", more));
+      EXPECT_EQ(refused.status, 400);
+      EXPECT_NE(refused.body.find("capture.response.lens.stream"), std::string::npos);
+    }
+    EXPECT_EQ(std::get<1>(read(R"(, "stream": 1)")), 1);
+    return;
+  }
   const auto [collapsed, named, own] = read("");
   EXPECT_EQ(named, "collapsed");
   EXPECT_NEAR(collapsed, own, 1e-4);
@@ -175,7 +215,8 @@ TEST_P(StreamsRequest, TheLensReadsAStreamOrTheCollapsedRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StreamsRequest,
-                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums),
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kDelayed,
+                                           TinyArch::kGatedStreams, TinyArch::kBlockSums),
                          [](const auto& test) {
                            return std::string(testing::tiny_arch_name(test.param));
                          });

@@ -7,6 +7,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/double_sums.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -15,6 +16,11 @@ using tensor::View;
 
 std::span<const float> numbers_in(const View& view) {
   return {view.as<float>(), view.empty() ? 0 : static_cast<size_t>(view.num_rows())};
+}
+
+// A row of them.
+std::span<const float> numbers_in(const View& view, int64_t row) {
+  return {view.as<float>() + row * view.shape[1], static_cast<size_t>(view.shape[1])};
 }
 
 // Streams of one token, [n, hidden]. Without `mix` what is in them is not read.
@@ -191,8 +197,15 @@ void StreamMixer::connect_streams(const ops::ConnectStreamsArgs& args) {
     if (!args.delta.empty()) {
       const float* const delta = args.delta.as<float>() + t * width;
       const TokenNumbers numbers(args.rule, args.write, x);
-      const std::vector<float> post = numbers.post();
-      const std::vector<float> mix = numbers.mix();
+      std::vector<float> post = numbers.post();
+      std::vector<float> mix = numbers.mix();
+      run_taps(args.post_taps, t, post.data(), std::ssize(post));
+      run_taps(args.mix_taps, t, mix.data(), std::ssize(mix));
+      if (!args.pre.empty()) {
+        RUDDER_CHECK(args.pre.shape[0] == args.x.shape[0], "{} rows of numbers for {}",
+                     args.pre.shape[0], args.x.shape[0]);
+        std::ranges::copy(numbers.pre(), args.pre.as<float>() + t * streams);
+      }
       if (mix.empty()) {
         for (int64_t i = 0; i < row; ++i) {
           x[i] += post[static_cast<size_t>(i / width)] * delta[i % width];
@@ -202,8 +215,14 @@ void StreamMixer::connect_streams(const ops::ConnectStreamsArgs& args) {
       }
     }
     if (args.out.empty()) continue;
-    read_streams(args.read.empty() ? mean : TokenNumbers(args.rule, args.read, x).pre(), x, width,
-                 args.out.as<float>() + t * width);
+    float* const out = args.out.as<float>() + t * width;
+    if (!args.pre.empty()) {
+      const int64_t at = args.pre.shape[0] == 1 ? 0 : t;
+      read_streams(numbers_in(args.pre, at), x, width, out);
+    } else {
+      read_streams(args.read.empty() ? mean : TokenNumbers(args.rule, args.read, x).pre(), x, width,
+                   out);
+    }
   }
 }
 

@@ -11,6 +11,7 @@ class StreamMixer final : public ops::StreamOps {
   void mix_streams(const ops::MixStreamsArgs& args) override;
   void sum_blocks(const ops::SumBlocksArgs& args) override;
   void connect_streams(const ops::ConnectStreamsArgs& args) override;
+  void gate_streams(const ops::GateStreamsArgs& args) override;
   void scale_add(const ops::ScaleAddArgs& args) override;
 };
 

@@ -38,7 +38,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
   const Stage& stage = spec.stage;
   RUDDER_CHECK(!stage.is_last() || (weights.head.in == spec.hidden &&
                                     weights.head.out == ops::vocab_share(spec.vocab, rank).count));
-  RUDDER_CHECK(!stage.is_last() || !weights.final_norm.empty());
+  RUDDER_CHECK(!stage.is_last() || weights.final_norm.empty() == reads_normed(spec.residual));
   RUDDER_CHECK(!stage.is_first() || spec.tied_head || !weights.embedding.empty());
 }
 

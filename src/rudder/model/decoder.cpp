@@ -301,6 +301,8 @@ void LayerwiseDecoder::write_mixed(size_t layer, const View& x, const Mixed& mix
        .delta_norm = weights.mixer_post_norm,
        .delta_taps = taps_at(layer, Site::kAttnOut, batch, rows),
        .x_taps = taps_at(layer, is_whole_layer ? Site::kResidPost : Site::kResidMid, batch, rows),
+       .post_taps = taps_at(layer, Site::kAttnPostMix, batch, rows),
+       .mix_taps = taps_at(layer, Site::kAttnResMix, batch, rows),
        .sum_scale = is_whole_layer ? weights.scale : 1.0f},
       batch);
 }
@@ -333,6 +335,8 @@ void LayerwiseDecoder::run_mlp(size_t layer, const View& x, const ForwardBatch& 
                     .delta_norm = weights.mlp_post_norm,
                     .delta_taps = taps(Site::kMlpOut),
                     .x_taps = has_row ? ops::Taps{} : taps(Site::kResidPost),
+                    .post_taps = taps(Site::kMlpPostMix),
+                    .mix_taps = taps(Site::kMlpResMix),
                     .sum_scale = has_row ? 1 : weights.scale,
                     .is_whole = std::visit([](const auto& mlp) { return sums_ranks(mlp); },
                                            spec_.layers[layer].mlp)},

@@ -17,7 +17,8 @@ struct Sizes {  // in elements
   int64_t residual = 0;
   int64_t act = 0;  // where a branch reads it
   int64_t collapsed = 0;
-  int64_t streams = 0;  // more than one, else 0
+  int64_t streams = 0;  // of a kind that has several; one is not 0 there
+  int64_t delayed = 0;  // numbers of the first read and of the one before
   int64_t scratch = 0;  // of the branch that needs most
   int64_t rows = 0;
   int64_t logits = 0;
@@ -73,9 +74,10 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   if (limits.adapts) sizes.act = sizes.hidden;
   sizes.residual = limits.max_tokens * residual_width(spec);
   sizes.rows = limits.max_logits_rows * residual_width(spec);
-  if (const int32_t streams = form_of(spec.residual).streams; streams > 1) {
+  if (const int64_t streams = std::ssize(stream_numbers(spec.residual).begin); streams > 0) {
     sizes.collapsed = sizes.hidden;
     sizes.streams = streams;
+    if (is_delayed(spec.residual)) sizes.delayed = (1 + int64_t{limits.max_tokens}) * streams;
   }
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
   if (!rank.is_alone()) {
@@ -120,6 +122,11 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
     RUDDER_TRY(buffers.collapsed, ops.allocate(act, {sizes.collapsed}));
     RUDDER_TRY(buffers.stream_begin, upload(numbers.begin));
     RUDDER_TRY(buffers.stream_as_one, upload(numbers.as_one));
+    if (sizes.delayed > 0) {
+      RUDDER_TRY(const View first, upload(numbers.first));
+      buffers.stream_first = shaped(first, 1, sizes.streams);
+      RUDDER_TRY(buffers.stream_pre, ops.allocate(DType::kF32, {sizes.delayed - sizes.streams}));
+    }
   }
   RUDDER_TRY(buffers.normed, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));
@@ -161,7 +168,7 @@ int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits
                                sizes.rows + sizes.scratch + sizes.whole_rows + 2 * sizes.layer_rows;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
          (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope +
-          2 * sizes.streams + sizes.layer_index) *
+          2 * sizes.streams + sizes.delayed + sizes.layer_index) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 

@@ -23,6 +23,8 @@ struct DecoderBuffers {
   ops::View collapsed;           // [max_tokens * hidden] act
   ops::View stream_begin;        // [n] f32: StreamNumbers
   ops::View stream_as_one;       // [n] f32
+  ops::View stream_first;        // [1, n] f32; empty: the first branch reads by its own numbers
+  ops::View stream_pre;          // [max_tokens * n] f32, of a delayed read; else empty
   ops::View normed;              // [max_tokens * hidden] act
   ops::View act;                 // likewise, beside a quantised form; empty: no branch reads it
   ops::View delta;               // [max_tokens * hidden] act

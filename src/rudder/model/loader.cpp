@@ -39,7 +39,7 @@ struct StoredModel {
   // Everything fits, and nothing is left over: before the first byte of it is read.
   Result<void> check() {
     RUDDER_TRY_VOID(take_tables());
-    RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec, names)));
+    for (const NormTensor& norm : final_norm_tensors(spec, names)) RUDDER_TRY_VOID(take_norm(norm));
     RUDDER_TRY_VOID(take_tensors(model_tensors(spec, names)));
     for (size_t i = 0; i < spec.layers.size(); ++i) {
       RUDDER_TRY_VOID(take_tensors(layer_tensors(spec, names, i, nullptr, rank)));
@@ -152,8 +152,9 @@ class Loader {
       checkpoint_.release_pages();  // a layer at a time is in memory twice, and no more
       report();
     }
-    if (stage_.is_last()) {
-      RUDDER_TRY(out_.final_norm, load_norm(final_norm_tensor(spec_, names_)));
+    for (const NormTensor& norm : final_norm_tensors(spec_, names_)) {
+      if (!stage_.is_last()) continue;
+      RUDDER_TRY(out_.final_norm, load_norm(norm));
     }
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
     done_ = checkpoint_.tensor_bytes();  // with what is not read

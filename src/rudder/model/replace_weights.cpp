@@ -49,9 +49,10 @@ Result<WeightParts> parts_of(const weights::Checkpoint& checkpoint, const ModelS
   parts.values.push_back({std::string(names.embedding), &weights.embedding});
   if (stage.is_last()) {
     parts.products.push_back({head_module(spec, names, rank).parts.front().name, &weights.head});
-    NormTensor norm = final_norm_tensor(spec, names);
-    norm.target = &weights.final_norm;
-    add_norm(parts, norm);
+    for (NormTensor& norm : final_norm_tensors(spec, names)) {
+      norm.target = &weights.final_norm;
+      add_norm(parts, norm);
+    }
   }
   const LayerRange layers = layers_of(spec, stage);
   for (size_t i = layers.begin; i < layers.end; ++i) {

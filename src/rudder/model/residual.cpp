@@ -43,9 +43,33 @@ void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
   const int64_t scales = rule.iterations > 0 ? 3 : 2;
   add_map(std::string(layer.hyper.mixer), rule.rows(), scales, &Weights::mixer);
   add_map(std::string(layer.hyper.mlp), rule.rows(), scales, &Weights::mlp);
-  if (!layer.is_last || residual.ends_in_mean) return;
+  if (!layer.is_last || residual.ends_in_mean || residual.is_delayed) return;
   std::string of_layer = std::exchange(out.prefix, std::string(layer.model_prefix));
   add_map(std::string(layer.hyper.end), rule.streams, 1, &Weights::end);
+  out.prefix = std::move(of_layer);
+}
+
+void list_tensors(const GatedStreams& residual, const ResidualLayer& layer,
+                  GatedStreams::Weights* weights, LayerTensors& out) {
+  using Gate = ops::StreamGate;
+  using Weights = GatedStreams::Weights;
+  const int64_t row = residual.count * layer.hidden;
+  const auto add_gate = [&](const std::string& name, bool injects, Gate Weights::*member) {
+    Gate* const gate = target_in(weights, member);
+    out.add_norm(name + ".hc_norm", row, RmsNorm{}, target_in(gate, &Gate::norm));
+    out.add_matrix(name + ".input_mix_weight_down.weight", residual.rank, row,
+                   target_in(gate, &Gate::down));
+    out.add_matrix(name + ".input_mix_weight_up.weight", row, residual.rank,
+                   target_in(gate, &Gate::up));
+    if (!injects) return;
+    out.add_matrix(name + ".block_inject_weight.weight", residual.count, row,
+                   target_in(gate, &Gate::inject));
+  };
+  add_gate("attn_hyper_connection", true, &Weights::mixer);
+  add_gate("mlp_hyper_connection", true, &Weights::mlp);
+  if (!layer.is_last) return;
+  std::string of_layer = std::exchange(out.prefix, std::string(layer.model_prefix));
+  add_gate("hyper_connection_mixer", false, &Weights::end);
   out.prefix = std::move(of_layer);
 }
 
@@ -93,7 +117,16 @@ StreamNumbers stream_numbers(const MixedStreams& residual) {
 }
 
 StreamNumbers stream_numbers(const HyperConnections& residual) {
-  return stream_numbers(MixedStreams{.count = residual.rule.streams});
+  StreamNumbers numbers = stream_numbers(MixedStreams{.count = residual.rule.streams});
+  if (residual.is_delayed) {
+    numbers.first.assign(numbers.begin.size(), 0);
+    numbers.first[0] = 1;
+  }
+  return numbers;
+}
+
+StreamNumbers stream_numbers(const GatedStreams& residual) {
+  return stream_numbers(MixedStreams{.count = residual.count});
 }
 
 StreamNumbers stream_numbers(const BlockSums& residual) {

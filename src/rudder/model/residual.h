@@ -45,9 +45,14 @@ struct MixedStreams {
 // Streams as those, with numbers of each token, made of its streams (ops::ConnectStreamsArgs): mHC
 // of DeepSeek V4 and GLM 5.3 Flash; without a mix iHC of Hunyuan 4. What is left for the final norm
 // is read by a map of its own, or is the mean of the streams.
+//
+// Delayed (DeepSeek V4.1), what is read is read by the numbers of the branch before: those that its
+// map has made of the streams that it was to read. The first branch reads stream 0, and the last
+// one's numbers are the end's, which has no map.
 struct HyperConnections {
   ops::StreamRule rule;
   bool ends_in_mean = false;
+  bool is_delayed = false;
 
   // Of its maps, "_fn", "_base" and "_scale" behind: of a layer, and the end's of the model.
   struct Names {
@@ -59,7 +64,21 @@ struct HyperConnections {
   struct Weights {
     ops::StreamMap mixer;
     ops::StreamMap mlp;
-    ops::StreamMap end;  // of the last layer alone; empty: their mean
+    ops::StreamMap end;  // of the last layer alone; empty: their mean, or delayed
+  };
+};
+
+// Streams that branches read and write by products of them (ops::GateStreamsArgs; gated residual of
+// Qwen 3.8 Flash Next). What is read is normed by that: layers have no norms in front of their
+// branches, and the model none in front of its head.
+struct GatedStreams {
+  int32_t count = 4;
+  int32_t rank = 320;  // of what opens the streams
+
+  struct Weights {
+    ops::StreamGate mixer;
+    ops::StreamGate mlp;
+    ops::StreamGate end;  // of the last layer alone; it injects nothing
   };
 };
 
@@ -104,7 +123,18 @@ struct ScaledAdds {
   };
 };
 
-using Residual = std::variant<OneStream, MixedStreams, HyperConnections, BlockSums, ScaledAdds>;
+using Residual =
+    std::variant<OneStream, MixedStreams, HyperConnections, GatedStreams, BlockSums, ScaledAdds>;
+
+// What a branch reads of it is normed.
+inline bool reads_normed(const Residual& residual) {
+  return std::holds_alternative<GatedStreams>(residual);
+}
+// Something of a write goes to the next read beside the rows.
+inline bool is_delayed(const Residual& residual) {
+  const auto* const hyper = std::get_if<HyperConnections>(&residual);
+  return hyper != nullptr && hyper->is_delayed;
+}
 
 // What the list of a layer's tensors depends on.
 struct ResidualLayer {
@@ -122,6 +152,8 @@ void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
                   MixedStreams::Weights* weights, LayerTensors& out);
 void list_tensors(const HyperConnections& residual, const ResidualLayer& layer,
                   HyperConnections::Weights* weights, LayerTensors& out);
+void list_tensors(const GatedStreams& residual, const ResidualLayer& layer,
+                  GatedStreams::Weights* weights, LayerTensors& out);
 void list_tensors(const BlockSums& residual, const ResidualLayer& layer,
                   BlockSums::Weights* weights, LayerTensors& out);
 void list_tensors(const ScaledAdds& residual, const ResidualLayer& layer,
@@ -135,7 +167,12 @@ inline tap::ResidualForm form_of(const MixedStreams& residual) {
 }
 // Taps need not know where the numbers come from.
 inline tap::ResidualForm form_of(const HyperConnections& residual) {
-  return {tap::ResidualKind::kMixedStreams, residual.rule.streams};
+  return {.kind = tap::ResidualKind::kMixedStreams,
+          .streams = residual.rule.streams,
+          .collapses = !residual.is_delayed};
+}
+inline tap::ResidualForm form_of(const GatedStreams& residual) {
+  return {tap::ResidualKind::kMixedStreams, residual.count};
 }
 inline tap::ResidualForm form_of(const BlockSums& residual) {
   return {tap::ResidualKind::kBlockSums, 1 + residual.blocks, residual.layers};
@@ -143,20 +180,30 @@ inline tap::ResidualForm form_of(const BlockSums& residual) {
 inline tap::ResidualForm form_of(const ScaledAdds& /*residual*/) {
   return {tap::ResidualKind::kOneStream, 1};
 }
+// The sites of numbers that streams are written by, of each token: tap::Geometry::sites.
+inline uint16_t mix_sites_of(const Residual& residual) {
+  if (std::holds_alternative<GatedStreams>(residual)) return tap::kPostMixSites;
+  const auto* const hyper = std::get_if<HyperConnections>(&residual);
+  if (hyper == nullptr) return 0;
+  const bool mixes = hyper->rule.iterations > 0;
+  return static_cast<uint16_t>(tap::kPostMixSites | (mixes ? tap::kResMixSites : 0));
+}
 inline tap::ResidualForm form_of(const Residual& residual) {
   return std::visit([](const auto& kind) { return form_of(kind); }, residual);
 }
 
 // Of a row that has several streams, a number for each: by which the embedding begins them, and by
 // which they are summed to one row for who knows nothing of the kind (their mean; all that branches
-// have written).
+// have written); and by which the first branch reads them, where not by its own.
 struct StreamNumbers {
   std::vector<float> begin;
   std::vector<float> as_one;
+  std::vector<float> first = {};
 };
 StreamNumbers stream_numbers(const OneStream& residual);
 StreamNumbers stream_numbers(const MixedStreams& residual);
 StreamNumbers stream_numbers(const HyperConnections& residual);
+StreamNumbers stream_numbers(const GatedStreams& residual);
 StreamNumbers stream_numbers(const BlockSums& residual);
 StreamNumbers stream_numbers(const ScaledAdds& residual);
 inline StreamNumbers stream_numbers(const Residual& residual) {

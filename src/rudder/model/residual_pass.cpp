@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/model/stream_kinds.h"
 
 namespace rudder::model {
 namespace {
@@ -129,129 +130,6 @@ class ScaledAddsPass final : public ResidualPass {
   const Weights& weights_;
 };
 
-// What a kind of several streams has of the pass below: its op, which does a write and the read
-// behind it, and what of its arguments depends on the branch.
-class MixedStreamsOp {
- public:
-  using Args = ops::MixStreamsArgs;
-
-  MixedStreamsOp(const ModelSpec& /*spec*/, const Weights& weights, ops::Ops& ops)
-      : weights_(weights), ops_(*ops.stream_ops()) {}
-
-  void write(Args& args, BranchSite site) const {
-    args.write = site_of(site).write;
-    args.mix = site_of(site).mix;
-  }
-  void read(Args& args, BranchSite site) const { args.read = site_of(site).read; }
-  void end(Args& args) const { args.read = of_layer(weights_.layers.size() - 1).end; }
-  void run(const Args& args) const { ops_.mix_streams(args); }
-
- private:
-  const MixedStreams::Weights& of_layer(size_t layer) const {
-    return std::get<MixedStreams::Weights>(weights_.layers[layer].residual);
-  }
-  const MixedStreams::Site& site_of(BranchSite site) const {
-    const MixedStreams::Weights& weights = of_layer(site.layer);
-    return site.branch == BranchKind::kMixer ? weights.mixer : weights.mlp;
-  }
-
-  const Weights& weights_;
-  ops::StreamOps& ops_;
-};
-
-class HyperConnectionsOp {
- public:
-  using Args = ops::ConnectStreamsArgs;
-
-  HyperConnectionsOp(const ModelSpec& spec, const Weights& weights, ops::Ops& ops)
-      : rule_(std::get<HyperConnections>(spec.residual).rule),
-        weights_(weights),
-        ops_(*ops.stream_ops()) {}
-
-  // Between a branch's read and its write nothing changes the streams: both make the numbers of
-  // what the branch has read.
-  void write(Args& args, BranchSite site) const { args.write = map_of(site); }
-  void read(Args& args, BranchSite site) const { args.read = map_of(site); }
-  void end(Args& args) const { args.read = of_layer(weights_.layers.size() - 1).end; }
-  void run(Args args) const {
-    args.rule = rule_;
-    ops_.connect_streams(args);
-  }
-
- private:
-  const HyperConnections::Weights& of_layer(size_t layer) const {
-    return std::get<HyperConnections::Weights>(weights_.layers[layer].residual);
-  }
-  const ops::StreamMap& map_of(BranchSite site) const {
-    const HyperConnections::Weights& weights = of_layer(site.layer);
-    return site.branch == BranchKind::kMixer ? weights.mixer : weights.mlp;
-  }
-
-  const ops::StreamRule rule_;
-  const Weights& weights_;
-  ops::StreamOps& ops_;
-};
-
-// What a query reads of the sums that there are.
-void ask(const BlockSums& kind, const BlockSums::Query& query, int32_t streams,
-         ops::SumBlocksArgs& args) {
-  args.blocks = streams - 1;
-  args.norm = query.norm;
-  args.query = query.query;
-  args.normed_values = kind.normed_values;
-  if (!kind.normed_values) return;
-  args.score_scale = 1 / std::sqrt(static_cast<float>(query.query.num_rows()));
-}
-
-class BlockSumsOp {
- public:
-  using Args = ops::SumBlocksArgs;
-
-  BlockSumsOp(const ModelSpec& spec, const Weights& weights, ops::Ops& ops)
-      : kind_(std::get<BlockSums>(spec.residual)),
-        form_(form_of(kind_)),
-        first_layer_(spec.stage.first_layer),
-        weights_(weights),
-        ops_(*ops.stream_ops()) {
-    const auto end = first_layer_ + static_cast<int32_t>(spec.layers.size());
-    const int32_t made = form_.streams_at({end - 1, tap::Site::kResidPost});
-    RUDDER_CHECK(made == form_.streams || (made < form_.streams && !spec.stage.is_last()),
-                 "{} sums after layer {}, rows have {}", made, end - 1, form_.streams);
-  }
-
-  void write(Args& args, BranchSite site) const {
-    const int32_t layer = layer_of(site);
-    const bool begins = site.branch == BranchKind::kMixer && layer % form_.block_layers == 0;
-    args.finished = begins ? layer / form_.block_layers : -1;
-  }
-  void read(Args& args, BranchSite site) const {
-    const BlockSums::Weights& weights = of_layer(site.layer);
-    const bool is_mixer = site.branch == BranchKind::kMixer;
-    // What the branch reads is the row of the point in front of it.
-    const tap::Site point = is_mixer ? tap::Site::kResidPre : tap::Site::kResidMid;
-    ask(kind_, is_mixer ? weights.mixer : weights.mlp, form_.streams_at({layer_of(site), point}),
-        args);
-  }
-  void end(Args& args) const {
-    ask(kind_, of_layer(weights_.layers.size() - 1).end, form_.streams, args);
-  }
-  void run(const Args& args) const { ops_.sum_blocks(args); }
-
- private:
-  int32_t layer_of(BranchSite site) const {
-    return first_layer_ + static_cast<int32_t>(site.layer);
-  }
-  const BlockSums::Weights& of_layer(size_t layer) const {
-    return std::get<BlockSums::Weights>(weights_.layers[layer].residual);
-  }
-
-  const BlockSums kind_;
-  const tap::ResidualForm form_;
-  const int32_t first_layer_;  // of the stage
-  const Weights& weights_;
-  ops::StreamOps& ops_;
-};
-
 // One op does a write and the read behind it, unless taps or a scale stand between them; the norm
 // is an op of its own.
 template <typename Kind>
@@ -260,7 +138,7 @@ class StreamsPass final : public ResidualPass {
   StreamsPass(const ModelSpec& spec, const Weights& weights, ops::Ops& ops,
               const Products& products, const DecoderBuffers& buffers)
       : ResidualPass(spec, ops, products, buffers),
-        kind_(spec, weights, ops),
+        kind_(spec, weights, ops, buffers),
         streams_(*ops.stream_ops()) {}
 
   void begin(const View& x, ops::EmbedArgs args) override {
@@ -285,7 +163,7 @@ class StreamsPass final : public ResidualPass {
                                  .sums_ranks = !is_alone_ && !write.is_whole};
     finish_branch(branch, batch);
     written_ = {{.x = x, .delta = write.delta}, write.x_taps, write.sum_scale};
-    kind_.write(written_->args, site);
+    kind_.write(written_->args, site, write);
   }
 
   Operand end(const View& x, const ResidualRead& head, const ForwardBatch& batch) override {
@@ -335,7 +213,8 @@ class StreamsPass final : public ResidualPass {
     ask(args);
     args.out = shaped(buffers_.collapsed, x.shape[0], spec_.hidden);
     kind_.run(args);
-    return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read, batch);
+    return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read, batch,
+                        Kind::kReadsNormed);
   }
 
   const Kind kind_;
@@ -347,18 +226,8 @@ class StreamsPass final : public ResidualPass {
 
 void collapse(const Residual& kind, const ResidualWeights& last, ops::StreamOps& ops, const View& x,
               int32_t streams, const View& out) {
-  if (const auto* const hyper = std::get_if<HyperConnections>(&kind)) {
-    return ops.connect_streams({.x = x,
-                                .read = std::get<HyperConnections::Weights>(last).end,
-                                .out = out,
-                                .rule = hyper->rule});
-  }
-  if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
-    return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
-  }
-  ops::SumBlocksArgs args{.x = x, .out = out};
-  ask(std::get<BlockSums>(kind), std::get<BlockSums::Weights>(last).end, streams, args);
-  ops.sum_blocks(args);
+  RUDDER_CHECK(!is_delayed(kind), "the row alone does not say how it is read");
+  end_streams(kind, last, ops, x, streams, out);
 }
 
 // On a rank the first of the parts that has the branch adds up the ranks' parts.
@@ -405,18 +274,19 @@ void ResidualPass::finish_branch(ops::ResidualNormArgs& args, const ForwardBatch
 }
 
 Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
-                                   const ForwardBatch& batch) {
+                                   const ForwardBatch& batch, bool is_normed) {
   const ops::ResidualNormArgs args = encode_parts(asked, batch);
   const ops::LinearWeight& next = to.next;
   const bool quantises = next.input == ops::InputForm::kF8Rows;
   ops::ResidualNormArgs placed = args;
   Operand normed;
   // Rows are encoded in act; `next` may take others.
-  const bool encodes = !args.norm.empty() && encodes_at(batch, args.out_taps);
+  const bool gives_row = is_normed || !args.norm.empty();
+  const bool encodes = gives_row && encodes_at(batch, args.out_taps);
   const auto act_rows = [&](const View& buffer) {
     return shaped(buffer, args.x.shape[0], spec_.hidden);
   };
-  if (args.norm.empty()) {
+  if (!gives_row) {
     placed.out_taps = {};
   } else if (encodes) {
     // Where nobody reads it later, from where the branch is by now read.
@@ -430,12 +300,12 @@ Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked, const Res
     placed.next = &next;
   }
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
-  if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
+  if (!args.delta.empty() || gives_row || is_tapped) ops_.residual_norm(placed);
   if (encodes) {
     encode_at(ops_, batch, args.out_taps, normed.x);
     return products_.operand_of(next, normed.x, buffers_.normed);
   }
-  return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
+  return gives_row ? normed : products_.operand_of(next, args.x, buffers_.normed);
 }
 
 Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
@@ -451,11 +321,7 @@ Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
   }
   if (std::holds_alternative<ScaledAdds>(spec.residual))
     return std::make_unique<ScaledAddsPass>(spec, weights, ops, products, buffers);
-  if (std::holds_alternative<BlockSums>(spec.residual))
-    return std::make_unique<StreamsPass<BlockSumsOp>>(spec, weights, ops, products, buffers);
-  if (std::holds_alternative<HyperConnections>(spec.residual))
-    return std::make_unique<StreamsPass<HyperConnectionsOp>>(spec, weights, ops, products, buffers);
-  return std::make_unique<StreamsPass<MixedStreamsOp>>(spec, weights, ops, products, buffers);
+  return make_streams_pass<StreamsPass>(spec, weights, ops, products, buffers);
 }
 
 }  // namespace rudder::model

@@ -41,6 +41,8 @@ struct ResidualWrite {
   const ops::NormSpec& delta_norm;
   ops::Taps delta_taps = {};  // attn_out, mlp_out
   ops::Taps x_taps = {};      // resid_mid, resid_post
+  ops::Taps post_taps = {};   // mhc_attn_post_mix, mhc_ffn_post_mix, where the kind has them
+  ops::Taps mix_taps = {};    // likewise mhc_attn_res_mix, mhc_ffn_res_mix
   float sum_scale = 1.0f;     // of all that is then in it
   bool is_whole = false;      // on a rank: `delta` is no part of a sum
 };
@@ -92,8 +94,9 @@ class ResidualPass {
   void finish_branch(ops::ResidualNormArgs& args, const ForwardBatch& batch);
   // Runs the op, if it does anything, with an output in the form that `to.next` takes, or in both
   // forms; what `to.next` takes: the normed row, or x itself where there is no norm.
+  // `is_normed`: the row is normed as it is, and taken as one that a norm has made.
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
-                       const ForwardBatch& batch);
+                       const ForwardBatch& batch, bool is_normed = false);
 
   const ModelSpec& spec_;
   ops::Ops& ops_;

@@ -72,6 +72,11 @@ Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNam
     return fail(ErrorCode::kUnsupported, "stages do not share the KV of a layer",
                 "num_kv_shared_layers");
   }
+  if (is_delayed(whole.residual)) {
+    return fail(ErrorCode::kUnsupported,
+                "stages do not hand over the numbers by which the next branch reads the streams",
+                "hc_pre_from_prev_sublayer");
+  }
   RUDDER_TRY(const std::vector<int64_t> costs, layer_costs(whole, names, format_of, kv));
   const int64_t most = least_most(costs, count);
   std::vector<Stage> stages;

@@ -57,6 +57,15 @@ TEST(DivideLayers, EqualLayersAreSharedEqually) {
             (std::vector<int32_t>{2, 2, 2}));
 }
 
+TEST(DivideLayers, NumbersOfTheBranchBeforeStayInAStage) {
+  ModelSpec spec = layered_spec({96, 96});
+  spec.residual = HyperConnections{.rule = {}, .is_delayed = true};
+  const auto refused = divide_layers(spec, {}, 2, all_as(kWide), {DType::kF32});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "hc_pre_from_prev_sublayer");
+}
+
 TEST(DivideLayers, ByWhatLayersAndTheHeadCost) {
   EXPECT_EQ(layer_counts(layered_spec({9600, 96, 96, 96}), 2), (std::vector<int32_t>{1, 3}));
   EXPECT_EQ(layer_counts(layered_spec({96, 96, 96, 9600}), 2), (std::vector<int32_t>{3, 1}));

@@ -10,6 +10,8 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
   geometry.hidden = spec.hidden;
   geometry.dtype = act;
   geometry.residual = form_of(spec.residual);
+  const uint16_t mixes = mix_sites_of(spec.residual);
+  const auto has_mix = [&](Site site) { return (mixes & site_bit(site)) != 0; };
   for (const LayerSpec& layer : spec.layers) {
     auto sites = static_cast<uint16_t>(site_bit(Site::kResidPre) | site_bit(Site::kResidPost));
     const auto add = [&](bool is_there, Site site) {
@@ -18,6 +20,10 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     add(layer.has_mixer(), Site::kAttnOut);
     add(layer.has_mixer() && layer.has_mlp(), Site::kResidMid);
     add(layer.has_mlp(), Site::kMlpOut);
+    add(layer.has_mixer() && has_mix(Site::kAttnPostMix), Site::kAttnPostMix);
+    add(layer.has_mixer() && has_mix(Site::kAttnResMix), Site::kAttnResMix);
+    add(layer.has_mlp() && has_mix(Site::kMlpPostMix), Site::kMlpPostMix);
+    add(layer.has_mlp() && has_mix(Site::kMlpResMix), Site::kMlpResMix);
     const Attention* const attention = attention_of(layer);
     const GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer);
     tap::Heads heads;
@@ -42,8 +48,9 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
       geometry.routing.back() = routing;
     }
     // Without a norm before it, a branch reads the residual itself.
-    add(layer.norms.pre && layer.has_mixer(), Site::kAttnIn);
-    add(layer.norms.pre && layer.has_mlp(), Site::kMlpIn);
+    const bool is_normed = layer.norms.pre || reads_normed(spec.residual);
+    add(is_normed && layer.has_mixer(), Site::kAttnIn);
+    add(is_normed && layer.has_mlp(), Site::kMlpIn);
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width * rank.count);
   }

@@ -62,7 +62,7 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
   add(std::string(names.embedding), TensorShape::of({vocab, hidden}), ValueKind::kWeight);
   add_tensors(model_tensors(spec, names));
   for (size_t i = 0; i < spec.layers.size(); ++i) add_tensors(layer_tensors(spec, names, i));
-  add_norm(final_norm_tensor(spec, names));
+  for (const NormTensor& norm : final_norm_tensors(spec, names)) add_norm(norm);
   if (!spec.tied_head) {
     add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), ValueKind::kWeight);
   }

@@ -223,8 +223,9 @@ LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names, Weig
   return out;
 }
 
-NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names) {
-  return norm_tensor(names.final_norm, spec.hidden, spec.norm);
+std::vector<NormTensor> final_norm_tensors(const ModelSpec& spec, const WeightNames& names) {
+  if (reads_normed(spec.residual)) return {};
+  return {norm_tensor(names.final_norm, spec.hidden, spec.norm)};
 }
 
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank) {

@@ -185,7 +185,8 @@ std::string layer_behind(const WeightNames& names, size_t layer);
 // Of no layer, besides the embedding, the head and its norm; of the first stage.
 LayerTensors model_tensors(const ModelSpec& spec, const WeightNames& names,
                            Weights* weights = nullptr);
-NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names);
+// One, or none where what the residual's end reads is normed.
+std::vector<NormTensor> final_norm_tensors(const ModelSpec& spec, const WeightNames& names);
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank = {});
 // Whether the head's weight is the embedding table too, in one piece of memory.
 inline bool shares_table(const ModelSpec& spec, ops::Rank rank, const Stage& stage = {}) {

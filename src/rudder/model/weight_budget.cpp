@@ -105,7 +105,7 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   WeightBudget budget;
   if (stage.is_last()) {
     LayerTensors last;
-    last.norms.push_back(final_norm_tensor(spec, names));
+    last.norms = final_norm_tensors(spec, names);
     LinearModule& head = last.linears.emplace_back(head_module(spec, names, rank));
     if (spec.tied_head) head.parts.front().name = embedding_module(names);
     RUDDER_TRY(budget.bytes, tensor_bytes(last, format_of));

@@ -74,14 +74,15 @@ class PatternOps {
   virtual void end_patterns(const EndPatternsArgs& args) = 0;
 };
 
-// A residual of several rows: mixed streams, sums of blocks, hyper-connections; and one of a single
-// row that every branch scales.
+// A residual of several rows: mixed streams, sums of blocks, hyper-connections, gated streams; and
+// one of a single row that every branch scales.
 class StreamOps {
  public:
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
   virtual void connect_streams(const ConnectStreamsArgs& args) = 0;
+  virtual void gate_streams(const GateStreamsArgs& args) = 0;
   virtual void scale_add(const ScaleAddArgs& args) = 0;
 };
 

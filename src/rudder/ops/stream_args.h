@@ -86,7 +86,9 @@ struct StreamMap {
 //   i x_j = post_j * delta + sum over i of c_ij * x_i;  not mixed: x_j = post_j * delta + x_j
 // by the read's
 //   pre_i = sigmoid(m_i * scale_0 + base_i) + eps;  out = sum over i of pre_i * x_i
-// and without a read's map out is the mean of the streams. Numbers are made in double and rounded
+// and without a read's map out is the mean of the streams. With `pre` (delayed) the write's map
+// makes pre_i too, of the streams before they are written, and leaves them there; what is read is
+// read by those that are there. Numbers are made in double and rounded
 // to fp32; sums of streams are as in MixStreamsArgs. Source: transformers, modeling_deepseek_v4.py
 // (DeepseekV4HyperConnection), modeling_hy_v4.py (without the mix).
 struct ConnectStreamsArgs {
@@ -94,8 +96,35 @@ struct ConnectStreamsArgs {
   tensor::View delta = {};  // [T, hidden] act
   StreamMap write = {};     // with a delta
   StreamMap read = {};
+  tensor::View pre = {};  // [T, n] f32; without a delta also [1, n], which is every token's
+  Taps post_taps = {};    // capture post, [n], and
+  Taps mix_taps = {};     // c, [n * n], of a write: no program has ops there
   tensor::View out = {};  // [T, hidden] act, other memory than x and delta
   StreamRule rule = {};
+};
+
+// Streams that are read through products (gated residual), f the row of them all, each normed:
+//   f_k = x_k / sqrt(mean(its stream^2) + norm.eps) * norm_k
+struct StreamGate {
+  NormSpec norm = {};        // an RMS norm, of [n * hidden]
+  tensor::View down = {};    // [rank, n * hidden] f32; of a read
+  tensor::View up = {};      // [n * hidden, rank] f32; of a read
+  tensor::View inject = {};  // [n, n * hidden] f32; of a write
+};
+
+// By the write's gate
+//   post_j = 2 sigmoid(inject_j f / n);  x_j = x_j + post_j * delta
+// and by the read's, of x as stored, with w = sigmoid(up silu(down f / n))
+//   out = mean over i of w_i * f_i
+// which is normed already. Numbers are made in double and rounded to fp32; sums of streams are as
+// in MixStreamsArgs. Source: transformers, modeling_qwen4_exp.py (Qwen4ExpTextGatedResidual).
+struct GateStreamsArgs {
+  tensor::View x;           // [T, n * hidden] act, in place
+  tensor::View delta = {};  // [T, hidden] act
+  StreamGate write = {};    // with a delta
+  StreamGate read = {};     // with an out
+  Taps post_taps = {};      // capture post, [n], of a write: no program has ops there
+  tensor::View out = {};    // [T, hidden] act, other memory than x and delta
 };
 
 }  // namespace rudder::ops

@@ -64,8 +64,8 @@ void fields(Archive& archive, Archived<tap::Routing> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::ResidualForm> auto& value) {
-  // Plans do not depend on block_layers, which requests are checked by.
-  auto& [kind, streams, block_layers] = value;
+  // Plans do not depend on the other two, which requests are checked by.
+  auto& [kind, streams, block_layers, collapses] = value;
   archive(kind, streams);
 }
 

@@ -26,7 +26,7 @@
 namespace rudder::record {
 
 // Of the format; a reader takes its own version alone.
-inline constexpr uint32_t kRecordingVersion = 20;
+inline constexpr uint32_t kRecordingVersion = 21;
 
 struct RecordingHeader {
   uint32_t version = kRecordingVersion;

@@ -83,11 +83,15 @@ void append(SipHash128& hash, const Digest& digest) {
   hash.update(digest[1]);
 }
 
-// The parameters of an op, without the offsets of its vectors.
+// The parameters of an op, without the offsets of its vectors. A site by its name: keys outlive the
+// numbers of sites, since records on a disk are named by them.
 void append_parameters(SipHash128& hash, const tap::ProgramOp& op) {
   tap::TapOp bare = op.op;
   bare.v1 = bare.v2 = bare.gate_vector = tap::kNoVector;
-  hash.update(uint64_t{static_cast<uint32_t>(op.point.index())});
+  hash.update(uint64_t{static_cast<uint32_t>(op.point.layer)});
+  const std::string_view site = site_name(op.point.site);
+  hash.update(uint64_t{site.size()});
+  hash.update(std::as_bytes(std::span(site)));
   hash.update(uint64_t{sizeof(bare)});
   hash.update(std::as_bytes(std::span(&bare, 1)));
 }

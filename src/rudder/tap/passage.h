@@ -28,6 +28,8 @@ constexpr Passages passage(Site site) {
     case Site::kAttnZ:
       return kMixerEnd;
     case Site::kAttnOut:
+    case Site::kAttnPostMix:
+    case Site::kAttnResMix:
     case Site::kResidMid:
     case Site::kMlpIn:
       return kLayerMiddle;
@@ -55,6 +57,8 @@ constexpr int32_t stage_of(Point point) {
     case Site::kAttnZ:
       return first + 2;
     case Site::kAttnOut:
+    case Site::kAttnPostMix:
+    case Site::kAttnResMix:
     case Site::kResidMid:
     case Site::kMlpIn:
       return first + 3;

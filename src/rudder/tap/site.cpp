@@ -12,8 +12,10 @@ namespace rudder::tap {
 namespace {
 
 constexpr std::array<std::string_view, kNumSites> kNames = {
-    "resid_pre",     "attn_in",        "attn_z",  "attn_out", "resid_mid",  "mlp_in",
-    "router_logits", "routed_experts", "mlp_act", "mlp_out",  "resid_post", "final_norm"};
+    "resid_pre",         "attn_in",          "attn_z",     "attn_out",
+    "mhc_attn_post_mix", "mhc_attn_res_mix", "resid_mid",  "mlp_in",
+    "router_logits",     "routed_experts",   "mlp_act",    "mlp_out",
+    "mhc_ffn_post_mix",  "mhc_ffn_res_mix",  "resid_post", "final_norm"};
 
 struct Alias {
   std::string_view name;
@@ -26,9 +28,6 @@ constexpr std::array<Alias, 7> kAliases = {{{"pre_attn", Site::kResidPre},
                                             {"mhc_streams_pre_attn", Site::kResidPre},
                                             {"mhc_streams_pre_mlp", Site::kResidMid},
                                             {"mhc_streams_final", Site::kResidPost}}};
-
-// Numbers that streams are written by, of hyper-connections: ends of names.
-constexpr std::array<std::string_view, 2> kStreamNumbers = {"_post_mix", "_res_mix"};
 
 // Names of TransformerLens below "blocks.L." that are no "hook_" and the name of a site.
 constexpr std::array<Alias, 4> kHookAliases = {{{"attn.hook_z", Site::kAttnZ},
@@ -124,14 +123,6 @@ Result<SiteRef> parse_site(std::string_view text) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is, in TransformerLens, {}", text, misnomer.meaning));
   }
-  for (const std::string_view end : kStreamNumbers) {
-    if (!text.starts_with("mhc_") || !text.ends_with(end)) continue;
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("'{}' is the numbers that streams are written by, which are no site: what "
-                    "they are made of is resid_pre or resid_mid, all streams of it",
-                    text));
-  }
   constexpr std::string_view kBlocks = "blocks.";
   constexpr std::string_view kHook = "hook_";
   if (text.starts_with(kBlocks)) {
@@ -154,10 +145,15 @@ Result<SiteRef> parse_site(std::string_view text) {
 Result<SiteRef> parse_op_site(std::string_view text) {
   RUDDER_TRY(const SiteRef ref, parse_site(text));
   if (takes_ops(ref.site)) return ref;
+  const bool is_mlp = ref.site == Site::kMlpPostMix || ref.site == Site::kMlpResMix;
+  const std::string instead =
+      is_mix(ref.site)
+          ? fmt::format("it is made of {}, all streams of it",
+                        site_name(is_mlp ? Site::kResidMid : Site::kResidPre))
+          : fmt::format("{} is what a router chooses by", site_name(Site::kRouterLogits));
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is captured, and no op reads or changes it: {} is what a router "
-                          "chooses by",
-                          site_name(ref.site), site_name(Site::kRouterLogits)));
+              fmt::format("{} is captured, and no op reads or changes it: {}", site_name(ref.site),
+                          instead));
 }
 
 bool Geometry::has(Point point) const {
@@ -199,6 +195,10 @@ RowParts Geometry::parts(Point point) const {
   const auto layer = static_cast<size_t>(point.layer);
   if (point.site == Site::kAttnZ) return heads[layer];
   if (is_residual(point.site)) return {residual.streams, hidden};
+  if (is_mix(point.site)) {
+    const bool is_post = (site_bit(point.site) & kPostMixSites) != 0;
+    return {residual.streams, is_post ? 1 : residual.streams};
+  }
   const bool routes = point.site == Site::kRouterLogits || point.site == Site::kRoutedExperts;
   if (routes && !has_experts(point.layer)) return {1, 0};
   if (point.site == Site::kRouterLogits) return {1, routing[layer].experts};
@@ -235,6 +235,7 @@ Result<void> Geometry::check(Point point) const {
   if (has(point)) return {};
   std::string_view why;
   if (point.site == Site::kFinalNorm) why = " (only the last has)";
+  if (is_mix(point.site)) why = ": no branch of it writes streams by such numbers of each token";
   if (passage(point.site) == kRouter) {
     why = has_experts(point.layer) ? ": the backend of this server does not tap its router"
                                    : ": it is no mixture of experts";

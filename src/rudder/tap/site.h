@@ -19,16 +19,20 @@ enum class Site : uint8_t {
   kAttnIn,         // normed, with gain
   kAttnZ,          // the heads' outputs side by side, before the output projection
   kAttnOut,        // the attention branch as it is added to the residual, after a post-norm
+  kAttnPostMix,    // of streams: what each takes of the branch, a number a stream
+  kAttnResMix,     // likewise of the others: c_ij at i * n + j, stream j's part of stream i
   kResidMid,       // the residual between the branches
   kMlpIn,          // normed, with gain
   kRouterLogits,   // of a mixture of experts: one logit for each
   kRoutedExperts,  // those that the router chose, in the order of its choice
   kMlpAct,         // neurons: act(gate) * up
   kMlpOut,         // the MLP branch as it is added
-  kResidPost,      // the block's output
-  kFinalNorm,      // of the last layer: the input of the output head
+  kMlpPostMix,     // these two as those of attention
+  kMlpResMix,
+  kResidPost,  // the block's output
+  kFinalNorm,  // of the last layer: the input of the output head
 };
-inline constexpr int32_t kNumSites = 12;
+inline constexpr int32_t kNumSites = 16;
 
 // Sets of sites (Geometry::sites).
 constexpr uint16_t site_bit(Site site) {
@@ -36,8 +40,12 @@ constexpr uint16_t site_bit(Site site) {
 }
 inline constexpr uint16_t kRouterSites =
     site_bit(Site::kRouterLogits) | site_bit(Site::kRoutedExperts);
-// Those that the last layer of a model without experts can have.
-inline constexpr uint16_t kDenseSites = ((1u << kNumSites) - 1) & ~kRouterSites;
+inline constexpr uint16_t kPostMixSites =
+    site_bit(Site::kAttnPostMix) | site_bit(Site::kMlpPostMix);
+inline constexpr uint16_t kResMixSites = site_bit(Site::kAttnResMix) | site_bit(Site::kMlpResMix);
+// Those that the last layer of a model of one stream, without experts, can have.
+inline constexpr uint16_t kDenseSites =
+    ((1u << kNumSites) - 1) & ~(kRouterSites | kPostMixSites | kResMixSites);
 constexpr uint16_t dense_sites_but(Site site) {
   return static_cast<uint16_t>(kDenseSites & ~site_bit(site));
 }
@@ -47,14 +55,19 @@ constexpr bool is_residual(Site site) {
   return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
 }
 
-// Of the sites the one that no op changes: it is captured alone.
+// Whether the site is numbers that a token's streams are written by.
+constexpr bool is_mix(Site site) {
+  return (site_bit(site) & (kPostMixSites | kResMixSites)) != 0;
+}
+
+// No op changes the other ones: they are captured alone.
 constexpr bool takes_ops(Site site) {
-  return site != Site::kRoutedExperts;
+  return site != Site::kRoutedExperts && !is_mix(site);
 }
 
 // Of a captured row there, where activations are of the dtype `act`.
 constexpr tensor::DType row_dtype(Site site, tensor::DType act) {
-  if (site == Site::kRouterLogits) return tensor::DType::kF32;
+  if (site == Site::kRouterLogits || is_mix(site)) return tensor::DType::kF32;
   return site == Site::kRoutedExperts ? tensor::DType::kI16 : act;
 }
 
@@ -84,7 +97,8 @@ Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists t
 // Of a site that ops work at or read: kInvalidArgument, too, where no op does (takes_ops).
 Result<SiteRef> parse_op_site(std::string_view text);
 
-// Parts of equal size that a row has side by side: the heads of attn_z, the streams of a residual.
+// Parts of equal size that a row has side by side: the heads of attn_z, the streams of a residual,
+// the numbers of each stream.
 struct RowParts {
   int32_t count = 0;
   int32_t dim = 0;  // elements of one
@@ -108,6 +122,7 @@ struct ResidualForm {
   ResidualKind kind = ResidualKind::kOneStream;
   int32_t streams = 1;
   int32_t block_layers = 0;  // of kBlockSums: layers of a block
+  bool collapses = true;     // a row alone says what the model's end would read of it
   bool operator==(const ResidualForm&) const = default;
   // Of the rows those that the model has made at a residual point, which are the first; the others
   // are 0, and no branch reads them before it has.

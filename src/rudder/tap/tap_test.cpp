@@ -53,17 +53,47 @@ TEST(Site, ArticleNamesAreAliases) {
   EXPECT_EQ(parse_site("post_block")->site, Site::kResidPost);
 }
 
-TEST(Site, NamesOfStreamsAreAliasesAndTheirNumbersAreRefused) {
+TEST(Site, NamesOfStreamsAreAliases) {
   EXPECT_EQ(parse_site("mhc_streams_pre_attn")->site, Site::kResidPre);
   EXPECT_EQ(parse_site("mhc_streams_pre_mlp")->site, Site::kResidMid);
   EXPECT_EQ(parse_site("mhc_streams_final")->site, Site::kResidPost);
-  for (const char* const name :
-       {"mhc_attn_post_mix", "mhc_ffn_post_mix", "mhc_attn_res_mix", "mhc_ffn_res_mix"}) {
+}
+
+// Numbers that streams are written by are read, and no ops work there.
+TEST(Site, NumbersOfStreamsAreCapturedAlone) {
+  for (const auto& [name, made_of] :
+       {std::pair("mhc_attn_post_mix", "resid_pre"), std::pair("mhc_attn_res_mix", "resid_pre"),
+        std::pair("mhc_ffn_post_mix", "resid_mid"), std::pair("mhc_ffn_res_mix", "resid_mid")}) {
     const auto site = parse_site(name);
-    ASSERT_FALSE(site) << name;
-    EXPECT_EQ(site.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(site.error().message.find("no site"), std::string::npos);
+    ASSERT_TRUE(site) << name;
+    EXPECT_FALSE(takes_ops(site->site));
+    const auto refused = parse_op_site(std::string(name) + ".3");
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().message,
+              std::string(name) + " is captured, and no op reads or changes it: it is made of " +
+                  made_of + ", all streams of it");
   }
+}
+
+TEST(Geometry, NumbersOfStreamsAreAsManyAsStreamsAndPairsOfThem) {
+  Geometry geometry = two_layers();
+  EXPECT_EQ(
+      geometry.check({1, Site::kAttnPostMix}).error().message,
+      "layer 1 of this model has no mhc_attn_post_mix: no branch of it writes streams by such "
+      "numbers of each token");
+  geometry.residual = {ResidualKind::kMixedStreams, 3};
+  geometry.sites.back() =
+      static_cast<uint16_t>(geometry.sites.back() | kPostMixSites | kResMixSites);
+  EXPECT_TRUE(geometry.check({1, Site::kAttnPostMix}));
+  for (const Site site : {Site::kAttnPostMix, Site::kMlpPostMix}) {
+    EXPECT_EQ(geometry.width({1, site}), 3);
+    EXPECT_EQ(geometry.row_bytes({1, site}), 12);
+  }
+  for (const Site site : {Site::kAttnResMix, Site::kMlpResMix}) {
+    EXPECT_EQ(geometry.width({1, site}), 9);
+    EXPECT_EQ(geometry.dtype_at({1, site}), tensor::DType::kF32);
+  }
+  EXPECT_EQ(geometry.fits(1, 3, true), "no point of this layer has 3");
 }
 
 TEST(Site, NamesOfTransformerLens) {

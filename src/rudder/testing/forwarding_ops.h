@@ -110,6 +110,9 @@ class ForwardingOps : public ops::Ops,
   void scale_add(const ops::ScaleAddArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::scale_add, args);
   }
+  void gate_streams(const ops::GateStreamsArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::gate_streams, args);
+  }
   void connect_streams(const ops::ConnectStreamsArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::connect_streams, args);
   }

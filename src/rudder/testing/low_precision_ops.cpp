@@ -299,8 +299,25 @@ class LowPrecisionOps final : public PassingOps {
     Out out(args.out);
     part.x = x.view();
     part.delta = {};
+    part.post_taps = {};
+    part.mix_taps = {};
     part.out = out.view();
     inner_->stream_ops()->connect_streams(part);
+    out.done();
+  }
+
+  void gate_streams(const ops::GateStreamsArgs& args) override {
+    if (!args.delta.empty()) {
+      Wide x(args.x);
+      Wide delta(args.delta);
+      inner_->stream_ops()->gate_streams(
+          {.x = x.view(), .delta = delta.view(), .write = args.write, .post_taps = args.post_taps});
+      x.round_to(args.x);
+    }
+    if (args.out.empty()) return;
+    Wide x(args.x);
+    Out out(args.out);
+    inner_->stream_ops()->gate_streams({.x = x.view(), .read = args.read, .out = out.view()});
     out.done();
   }
 

@@ -436,7 +436,7 @@ class ReferencePass {
   std::span<const int32_t> ids_;
   const ReferenceHooks& hooks_;
   std::vector<std::vector<Matrix>>* const patterns_;
-  const ReferenceResidual residual_;
+  ReferenceResidual residual_;
   std::vector<Matrix> keys_;  // of each layer that has its own
   std::vector<Matrix> values_;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "rudder/testing/reference_gates.h"
 #include "rudder/testing/reference_streams.h"
 
 namespace rudder::testing {
@@ -73,6 +74,12 @@ Matrix ReferenceResidual::read(const Streams& x, size_t layer, Part part) const 
                                                        : mixed->mixer.read;
     return sum_of(x, to_matrix(numbers).values);
   }
+  if (is_delayed(spec_.residual)) {
+    return written_pre_.rows == 0 ? x[0] : reference_read(written_pre_, x);
+  }
+  if (const auto* const gated = weights_of<model::GatedStreams>(layer)) {
+    return reference_gated_read(to_reference(of_part(*gated, part)), x);
+  }
   if (const auto* const hyper = weights_of<model::HyperConnections>(layer)) {
     return reference_collapse(std::get<model::HyperConnections>(spec_.residual).rule,
                               to_reference(of_part(*hyper, part)), x);
@@ -98,7 +105,7 @@ std::ptrdiff_t ReferenceResidual::blocks_at(size_t layer, Part part) const {
   return count;
 }
 
-void ReferenceResidual::write(Streams& x, size_t layer, Part part, const Matrix& branch) const {
+void ReferenceResidual::write(Streams& x, size_t layer, Part part, const Matrix& branch) {
   if (weights_of<model::BlockSums>(layer) != nullptr) {
     const auto length = static_cast<size_t>(std::get<model::BlockSums>(spec_.residual).layers);
     if (part == Part::kMixer && layer % length == 0) {
@@ -107,8 +114,12 @@ void ReferenceResidual::write(Streams& x, size_t layer, Part part, const Matrix&
       x[0] = sum_of({x[0], branch}, {1, 1});
     }
   } else if (const auto* const hyper = weights_of<model::HyperConnections>(layer)) {
-    x = reference_connect(std::get<model::HyperConnections>(spec_.residual).rule,
-                          to_reference(of_part(*hyper, part)), x, branch);
+    const ops::StreamRule& rule = std::get<model::HyperConnections>(spec_.residual).rule;
+    const ReferenceMap map = to_reference(of_part(*hyper, part));
+    if (is_delayed(spec_.residual)) written_pre_ = reference_pre(rule, map, x);
+    x = reference_connect(rule, map, x, branch);
+  } else if (const auto* const gated = weights_of<model::GatedStreams>(layer)) {
+    x = reference_gated_write(to_reference(of_part(*gated, part)), x, branch);
   } else if (const auto* const gates = weights_of<model::ScaledAdds>(layer)) {
     write_scaled(std::get<model::ScaledAdds>(spec_.residual),
                  part == Part::kMixer ? gates->mixer : gates->mlp,

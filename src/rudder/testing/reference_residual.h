@@ -23,7 +23,7 @@ class ReferenceResidual {
   Streams begun(const Matrix& embedded) const;
   // Before the branch's norm.
   Matrix read(const Streams& x, size_t layer, Part part) const;
-  void write(Streams& x, size_t layer, Part part, const Matrix& branch) const;
+  void write(Streams& x, size_t layer, Part part, const Matrix& branch);
 
   // The sum of the streams, each times its number.
   static Matrix sum_of(const Streams& x, const std::vector<double>& numbers);
@@ -39,6 +39,7 @@ class ReferenceResidual {
 
   const model::ModelSpec& spec_;
   const model::Weights& weights_;
+  Matrix written_pre_;  // of a delayed residual, [T, n]: of the last write; empty before it
 };
 
 }  // namespace rudder::testing

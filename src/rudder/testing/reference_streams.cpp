@@ -14,10 +14,6 @@ std::vector<double> row_of(const std::vector<Matrix>& streams, int64_t token) {
   return row;
 }
 
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
-
 // Each line by its sum: of rows, or of columns.
 void divide(std::vector<double>& c, size_t n, bool rows, double eps) {
   for (size_t line = 0; line < n; ++line) {
@@ -49,6 +45,10 @@ std::vector<double> mix_of(const ops::StreamRule& rule, const std::vector<double
 
 }  // namespace
 
+double reference_sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
 ReferenceMap to_reference(const ops::StreamMap& map) {
   if (map.empty()) return {};
   return {to_matrix(map.fn), to_matrix(map.base), to_matrix(map.scale)};
@@ -70,10 +70,11 @@ ReferenceNumbers reference_numbers(const ops::StreamRule& rule, const ReferenceM
   const int64_t post = fault == StreamFault::kOtherOrder ? n + n * n : n;
   const int64_t mix = fault == StreamFault::kOtherOrder ? n : 2 * n;
   ReferenceNumbers out;
-  for (int64_t i = 0; i < n; ++i) out.pre.push_back(sigmoid(logit(i, 0)) + double{rule.eps});
+  for (int64_t i = 0; i < n; ++i)
+    out.pre.push_back(reference_sigmoid(logit(i, 0)) + double{rule.eps});
   if (map.fn.rows == n) return out;
   for (int64_t j = 0; j < n; ++j) {
-    out.post.push_back(double{rule.magnitude} * sigmoid(logit(post + j, 1)) +
+    out.post.push_back(double{rule.magnitude} * reference_sigmoid(logit(post + j, 1)) +
                        double{rule.post_eps});
   }
   if (!mixes) return out;
@@ -105,19 +106,33 @@ std::vector<Matrix> reference_connect(const ops::StreamRule& rule, const Referen
   return out;
 }
 
-Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
-                          const std::vector<Matrix>& streams) {
+Matrix reference_pre(const ops::StreamRule& rule, const ReferenceMap& map,
+                     const std::vector<Matrix>& streams) {
+  const auto n = static_cast<int64_t>(streams.size());
+  Matrix pre(streams[0].rows, n);
+  for (int64_t t = 0; t < pre.rows; ++t) {
+    const std::vector<double> of_token =
+        map.fn.rows == 0 ? std::vector<double>(streams.size(), 1 / static_cast<double>(n))
+                         : reference_numbers(rule, map, row_of(streams, t)).pre;
+    for (int64_t i = 0; i < n; ++i) pre.at(t, i) = of_token[static_cast<size_t>(i)];
+  }
+  return pre;
+}
+
+Matrix reference_read(const Matrix& pre, const std::vector<Matrix>& streams) {
   Matrix out(streams[0].rows, streams[0].cols);
   for (int64_t t = 0; t < out.rows; ++t) {
-    const std::vector<double> pre =
-        map.fn.rows == 0
-            ? std::vector<double>(streams.size(), 1 / static_cast<double>(streams.size()))
-            : reference_numbers(rule, map, row_of(streams, t)).pre;
     for (size_t i = 0; i < streams.size(); ++i) {
-      for (int64_t k = 0; k < out.cols; ++k) out.at(t, k) += pre[i] * streams[i].at(t, k);
+      const double share = pre.at(t, static_cast<int64_t>(i));
+      for (int64_t k = 0; k < out.cols; ++k) out.at(t, k) += share * streams[i].at(t, k);
     }
   }
   return out;
+}
+
+Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
+                          const std::vector<Matrix>& streams) {
+  return reference_read(reference_pre(rule, map, streams), streams);
 }
 
 }  // namespace rudder::testing

@@ -10,6 +10,8 @@
 
 namespace rudder::testing {
 
+double reference_sigmoid(double x);
+
 struct ReferenceMap {
   Matrix fn;  // [rows, n * hidden]; empty: there is none
   Matrix base;
@@ -42,5 +44,10 @@ std::vector<Matrix> reference_connect(const ops::StreamRule& rule, const Referen
                                       StreamFault fault = StreamFault::kNone);
 Matrix reference_collapse(const ops::StreamRule& rule, const ReferenceMap& map,
                           const std::vector<Matrix>& streams);
+
+// The pre of a map, [T, n]; without one those of the mean. And what is read by such numbers.
+Matrix reference_pre(const ops::StreamRule& rule, const ReferenceMap& map,
+                     const std::vector<Matrix>& streams);
+Matrix reference_read(const Matrix& pre, const std::vector<Matrix>& streams);
 
 }  // namespace rudder::testing

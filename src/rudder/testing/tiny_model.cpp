@@ -81,6 +81,10 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "ByLayer";
     case TinyArch::kHyper:
       return "Hyper";
+    case TinyArch::kDelayed:
+      return "Delayed";
+    case TinyArch::kGatedStreams:
+      return "GatedStreams";
     case TinyArch::kNormedSums:
       return "NormedSums";
     case TinyArch::kGatedAdds:
@@ -226,6 +230,14 @@ void change_residual(TinyArch arch, model::ModelSpec& spec) {
     spec.residual = model::HyperConnections{
         .rule = {.streams = 4, .iterations = 3, .eps = 0.01f, .norm_eps = 1e-5f}};
   }
+  if (arch == TinyArch::kDelayed) {
+    spec.residual = model::HyperConnections{
+        .rule = {.streams = 3, .iterations = 4, .eps = 0.01f, .norm_eps = 1e-5f},
+        .is_delayed = true};
+  }
+  if (arch == TinyArch::kGatedStreams) {
+    spec.residual = model::GatedStreams{.count = 3, .rank = 10};
+  }
   if (arch == TinyArch::kNormedSums) {
     spec.residual = model::BlockSums{.layers = 2, .blocks = 2, .normed_values = true};
   }
@@ -324,7 +336,11 @@ model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
     case TinyArch::kDepthAdds:
       norms.post = true;
       break;
+    case TinyArch::kGatedStreams:
+      norms.pre = false;
+      break;
     case TinyArch::kHyper:
+    case TinyArch::kDelayed:
     case TinyArch::kNormedSums:
     case TinyArch::kGatedAdds:
     case TinyArch::kBlockSums:
@@ -372,7 +388,9 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
     RUDDER_TRY(model::LayerWeights made, random_layer(spec, i, rank, maker));
     weights.layers.push_back(std::move(made));
   }
-  RUDDER_TRY(weights.final_norm, maker.norm(model::final_norm_tensor(spec, {}), spec.norm_eps));
+  for (const model::NormTensor& norm : model::final_norm_tensors(spec, {})) {
+    RUDDER_TRY(weights.final_norm, maker.norm(norm, spec.norm_eps));
+  }
   const bool needs_table = spec.tied_head && !model::shares_table(spec, rank, stage);
   RUDDER_TRY(weights.head, maker.linear(model::head_module(spec, {}, rank), 2,
                                         needs_table ? &weights.embedding : nullptr));

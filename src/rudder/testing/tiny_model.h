@@ -42,8 +42,10 @@ enum class TinyArch : uint8_t {
   kNormedSums,  // sums of blocks whose values are normed
   kGatedAdds,   // a residual that every branch scales by gates of channels
   kDepthAdds,   // the same by depth, and norms behind each branch
-  kHyper,   // a residual of four streams whose numbers are each token's own, which end in a read
-  kLatent,  // latent attention: in the first layer queries by a row of their own, biases and
+  kHyper,    // a residual of four streams whose numbers are each token's own, which end in a read
+  kDelayed,  // three of them, which are read by the numbers of the branch before
+  kGatedStreams,  // three streams that branches read and write by products of them, normed by that
+  kLatent,        // latent attention: in the first layer queries by a row of their own, biases and
             // neighbours that turn; in the last halves that turn, between them nothing does; yarn,
             // queries by position
 };
@@ -51,6 +53,12 @@ enum class TinyArch : uint8_t {
 inline constexpr TinyArch kTinyArchs[] = {
     TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,  TinyArch::kHeadNorm,
     TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths, TinyArch::kExperts};
+// The others.
+inline constexpr TinyArch kOtherTinyArchs[] = {
+    TinyArch::kRecurrent,  TinyArch::kTwoStreams,  TinyArch::kBlockSums, TinyArch::kSinks,
+    TinyArch::kDelta,      TinyArch::kSpaces,      TinyArch::kByLayer,   TinyArch::kHyper,
+    TinyArch::kNormedSums, TinyArch::kGatedAdds,   TinyArch::kDepthAdds, TinyArch::kLatent,
+    TinyArch::kDelayed,    TinyArch::kGatedStreams};
 std::string_view tiny_arch_name(TinyArch arch);
 inline constexpr int32_t kTinyHeads = 4;
 

@@ -12,12 +12,16 @@ SITES: dict[str, str | None] = {
     "attn_in": None,
     "attn_z": "attn.hook_z",
     "attn_out": "hook_attn_out",
+    "mhc_attn_post_mix": None,  # of a residual of streams: numbers that they are written by; captured, not steered
+    "mhc_attn_res_mix": None,
     "resid_mid": "hook_resid_mid",
     "mlp_in": "mlp.hook_in",
     "router_logits": None,  # of a mixture of experts: one for each
     "routed_experts": "mlp.hook_expert_indices",  # the numbers of those that were chosen: captured, not steered
     "mlp_act": "mlp.hook_post",
     "mlp_out": "hook_mlp_out",
+    "mhc_ffn_post_mix": None,
+    "mhc_ffn_res_mix": None,
     "resid_post": "hook_resid_post",
     "final_norm": None,
 }

@@ -79,6 +79,8 @@ constexpr Mechanism kMechanisms[] = {
     {"fir_k", "a gate of scores"},
     {"swiglu_limit", "a clamped activation"},
     {"hc_mult", "a residual of several streams"},
+    {"hc_count", "a residual of several streams"},
+    {"hc_pre_from_prev_sublayer", "streams that are read by numbers of the branch before"},
     {"index_topk", "keys that an indexer chooses"},
     {"use_parallel_residual", "parallel branches"},
     {"parallel_attn", "parallel branches"},

@@ -94,6 +94,11 @@ TEST(HyperArchs, BadNumbersAreRefusedByTheirKeys) {
   EXPECT_EQ(of_next(R"("hc_mult": 3)", R"("hc_mult": 0)"), "hc_mult");
   EXPECT_EQ(of_next(R"("hc_mult": 3)", R"("hc_mult": 99)"), "hc_mult");
   EXPECT_EQ(of_next(R"("hc_sinkhorn_iters": 7)", R"("hc_sinkhorn_iters": 0)"), "hc_sinkhorn_iters");
+  for (const std::string other : {"hc_pre_from_prev_sublayer", "hc_count"}) {
+    EXPECT_EQ(of_next(R"("hc_mult": 3)", R"("hc_mult": 3, ")" + other + R"(": true)"), other);
+    EXPECT_EQ(refused_at(kHy, R"("hc_mult": 3)", R"("hc_mult": 3, ")" + other + R"(": true)"),
+              "config.json: " + other);
+  }
   EXPECT_EQ(of_next(R"("hc_eps": 0.25)", R"("hc_eps": 0)"), "hc_eps");
   EXPECT_EQ(of_next(R"("hc_eps": 0.25)", R"("hc_eps": -1)"), "hc_eps");
   EXPECT_EQ(of_next("-4.5", "1.5"), "linear_lower_bound");

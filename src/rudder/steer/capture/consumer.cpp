@@ -33,9 +33,9 @@ std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
               .bytes = static_cast<size_t>(geometry.row_bytes(point.point)),
               .width = width,
               .dtype = geometry.dtype_at(point.point)};
-    if (!tap::is_residual(point.point.site)) continue;
-    layout.residual = geometry.residual;
-    if (ask.stream) layout = stream_of(layout, *ask.stream);
+    const bool is_residual = tap::is_residual(point.point.site);
+    if (is_residual || tap::is_mix(point.point.site)) layout.residual = geometry.residual;
+    if (is_residual && ask.stream) layout = stream_of(layout, *ask.stream);
   }
   return layouts;
 }
@@ -49,6 +49,18 @@ RowLayout stream_of(RowLayout whole, int32_t stream) {
   return whole;
 }
 
+namespace {
+
+// What the axes of a row are, as JSON.
+std::string_view axes_of(const RowLayout& layout) {
+  const tap::Site site = layout.point.point.site;
+  if (tap::is_residual(site)) return layout.stream ? R"(["hidden"])" : R"(["stream","hidden"])";
+  const bool is_post = (tap::site_bit(site) & tap::kPostMixSites) != 0;
+  return is_post ? R"(["stream"])" : R"(["from_stream","stream"])";
+}
+
+}  // namespace
+
 std::string residual_json(const RowLayout& layout) {
   if (!layout.residual || layout.residual->streams == 1) return "";
   const tap::ResidualForm& form = *layout.residual;
@@ -60,8 +72,7 @@ std::string residual_json(const RowLayout& layout) {
   return fmt::format(
       R"("residual":{{"kind":"{}","streams":{},"stream":{},"names":[{}],"layout":{}}})",
       tap::residual_kind_name(form.kind), form.streams,
-      layout.stream ? fmt::to_string(*layout.stream) : "\"all\"", names,
-      layout.stream ? R"(["hidden"])" : R"(["stream","hidden"])");
+      layout.stream ? fmt::to_string(*layout.stream) : "\"all\"", names, axes_of(layout));
 }
 
 std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,

@@ -42,7 +42,8 @@ struct RowLayout {
   size_t bytes = 0;
   int32_t width = 0;  // elements
   tensor::DType dtype = tensor::DType::kBF16;
-  // Of a row of the residual: whose streams it has, all of them or one.
+  // Of a row of the residual: whose streams it has, all of them or one; of numbers that streams are
+  // written by: all.
   std::optional<tap::ResidualForm> residual = {};
   std::optional<int32_t> stream = {};
 

@@ -234,14 +234,18 @@ Result<std::optional<int32_t>> parse_lens_stream(const json::value& value,
                                                  const std::vector<int32_t>& layers,
                                                  const tap::Geometry& geometry,
                                                  const std::string& path) {
-  if (value.is_string() && value.get_string() == "collapsed") return std::optional<int32_t>();
+  const bool collapses = geometry.residual.collapses;
+  if (value.is_string() && value.get_string() == "collapsed") {
+    if (collapses) return std::optional<int32_t>();
+    return invalid_field(
+        "no row alone says what this model's end would read of it: a number is needed", path);
+  }
   const int32_t count = geometry.residual.streams;
   const int64_t* const number = value.if_int64();
   if (number == nullptr || *number < 0 || *number >= count) {
     return invalid_field(
-        fmt::format("\"collapsed\" or a number from 0 to {} is needed: the residual of this model "
-                    "has {} stream{}",
-                    count - 1, count, count == 1 ? "" : "s"),
+        fmt::format("{}a number from 0 to {} is needed: the residual of this model has {} stream{}",
+                    collapses ? "\"collapsed\" or " : "", count - 1, count, count == 1 ? "" : "s"),
         path);
   }
   std::vector<tap::Point> points;
@@ -280,6 +284,9 @@ Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
   if (const json::value* stream = object->if_contains("stream")) {
     RUDDER_TRY(ask.stream,
                parse_lens_stream(*stream, ask.layers, context.geometry, at + ".stream"));
+  } else if (!context.geometry.residual.collapses) {
+    return invalid_field("is required: no row alone says what this model's end would read of it",
+                         at + ".stream");
   }
   ask.top = std::min(kLensTop, context.max_lens_top);
   if (const json::value* top = object->if_contains("top")) {

@@ -192,6 +192,21 @@ TEST_F(ResponseTest, TheLensReadsAStreamOrTheCollapsedRow) {
   }
 }
 
+// Of a residual whose rows alone do not say what the end reads of them a stream has to be named.
+TEST_F(ResponseTest, TheLensRefusesToCollapseWhatNoRowSaysHowTo) {
+  geometry_.residual = {.kind = tap::ResidualKind::kMixedStreams, .streams = 3, .collapses = false};
+  start();
+  for (const char* const wrong : {"", R"(, "stream": "collapsed")", R"(, "stream": 3)"}) {
+    const json::value field =
+        json::parse(std::string(R"({"response": {"lens": {"layers": [1])") + wrong + "}}}");
+    const auto refused = dispatcher_->spec(&field);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_EQ(refused.error().where, "capture.response.lens.stream");
+  }
+  const json::value field = json::parse(R"({"response": {"lens": {"layers": [1], "stream": 2}}})");
+  EXPECT_TRUE(dispatcher_->spec(&field).has_value());
+}
+
 TEST_F(ResponseTest, TheLensAloneNeedsNoSitesAndStreams) {
   start();
   const std::string field = R"({"response": {"lens": {"layers": 2}, "positions": "last_prompt"}})";

@@ -108,6 +108,33 @@ TEST_F(SpecTest, AStreamIsAPartOfTheRow) {
   expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "stream": 1}})", "capture.a.stream");
 }
 
+// Numbers that streams are written by say whose they are, and have no stream to name.
+TEST_F(SpecTest, NumbersOfStreamsSayWhatTheirAxesAre) {
+  context_.geometry.residual = {tap::ResidualKind::kMixedStreams, 3};
+  context_.geometry.sites[1] =
+      static_cast<uint16_t>(context_.geometry.sites[1] | tap::kPostMixSites | tap::kResMixSites);
+  const auto layouts_of = [&](const std::string& sites) {
+    const Result<CaptureSpec> spec =
+        parse(R"({"a": {"stream": 1, "sites": {"resid_pre": [1], )" + sites + "}}}");
+    EXPECT_TRUE(spec.has_value()) << spec.error().to_string();
+    return row_layouts(*spec, spec->asks[0], context_.geometry);
+  };
+  const std::vector<RowLayout> layouts =
+      layouts_of(R"("mhc_attn_post_mix": [1], "mhc_ffn_res_mix": [1])");
+  ASSERT_EQ(layouts.size(), 3u);
+  const std::string whose = R"("residual":{"kind":"mixed_streams","streams":3,"stream":"all",)"
+                            R"("names":["stream 0","stream 1","stream 2"],"layout":)";
+  EXPECT_EQ(layouts[1].width, 3);
+  EXPECT_EQ(layouts[1].dtype, tensor::DType::kF32);
+  EXPECT_EQ(residual_json(layouts[1]), whose + R"(["stream"]})");
+  EXPECT_EQ(layouts[2].width, 9);
+  EXPECT_EQ(layouts[2].bytes, 36u);
+  EXPECT_EQ(residual_json(layouts[2]), whose + R"(["from_stream","stream"]})");
+  expect_refused(R"({"a": {"sites": {"mhc_ffn_res_mix": [1]}, "stream": 0}})", "capture.a.stream");
+  expect_refused(R"({"a": {"sites": {"mhc_ffn_res_mix": [2]}}})",
+                 "capture.a.sites.mhc_ffn_res_mix[0]");
+}
+
 TEST_F(SpecTest, ConsumersShareOneSetAndHaveAMaskEach) {
   const Result<CaptureSpec> spec =
       parse(R"({"a": {"sites": {"resid_post": [1, 3]}, "positions": "all"},
