@@ -16,7 +16,7 @@
 namespace rudder::apps {
 namespace {
 
-constexpr int64_t kLeastDescriptors = 16;
+constexpr int64_t kLeastDescriptors = 7;  // beside those of standard streams
 
 // Of so many threads at a time.
 int64_t threads_that_begin(int64_t wanted) {

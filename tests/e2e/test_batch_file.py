@@ -86,7 +86,7 @@ def test_a_text_that_is_not_utf_8_is_told_by_its_line(tmp_path, text):
     source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_bytes(b"a prompt\n" + text + b"\n")
     done = run_rudder("generate", "--input", source, "--output", target, "--max-tokens", "1")
-    assert done.returncode == 1 and "in.txt:2 is not UTF-8" in done.stderr, done.stderr
+    assert done.returncode == 1 and "in.txt:2: is not UTF-8" in done.stderr, done.stderr
 
 
 def test_lines_of_other_systems_are_lines(tmp_path, model):

@@ -172,7 +172,7 @@ def test_a_gpu_that_is_asked_for_and_does_not_do_fails(driver):
 
 
 @pytest.mark.skipif(is_instrumented(), reason="sanitizers reserve terabytes of addresses")
-@pytest.mark.parametrize("limit, subject", [("-v 400000", "addresses"), ("-n 10", "descriptors"), ("-u 4", "threads")])
+@pytest.mark.parametrize("limit, subject", [("-v 400000", "addresses"), ("-n 9", "descriptors"), ("-u 4", "threads")])
 def test_limits_without_room_for_a_start_fail(limit, subject):
     """As the start itself does."""
     user = []
