@@ -47,7 +47,7 @@ std::string fault_of(const PromptLine& line, std::set<std::string>* ids) {
   if (id.empty()) return "custom_id: a text is required";
   if (!ids->insert(std::string(id)).second) return "custom_id: another line has the same";
   if (text_at(row, "method") != "POST") return "method: only POST";
-  if (!text_at(row, "url").starts_with("/v1/")) return "url: a path that begins with /v1/";
+  if (!text_at(row, "url").starts_with('/')) return "url: a path, as /v1/chat/completions";
   const json::value* body = row.if_contains("body");
   if (body == nullptr || !body->is_object()) return "body: an object is required";
   for (const auto& [name, value] : row) {
@@ -131,7 +131,10 @@ class BatchRun {
   asio::awaitable<json::object> ask(const json::object& row) {
     const std::string url(text_at(row, "url"));
     json::object body = row.at("body").as_object();
-    if (url == "/v1/completions" || url == "/v1/chat/completions") {
+    constexpr std::string_view kVersion = "/v1";
+    std::string_view path = url;
+    if (path.starts_with(kVersion)) path.remove_prefix(kVersion.size());
+    if (path == "/completions" || path == "/chat/completions") {
       for (const auto& [name, value] : fields_) body.insert(json::object::value_type(name, value));
     }
     asio::steady_timer pause(io_);

@@ -68,7 +68,8 @@ Error unknown_flag(const std::string& flag, const SettingsTable& table) {
     return Error{ErrorCode::kInvalidArgument, fmt::format("unknown flag {}: {}", typed, hint),
                  flag};
   }
-  const std::string near = table.nearest(typed.substr(typed.find_first_not_of('-')));
+  const std::string near =
+      table.nearest(typed.substr(std::min(typed.find_first_not_of('-'), typed.size())));
   return Error{ErrorCode::kInvalidArgument,
                near.empty() ? fmt::format("unknown flag {}", flag)
                             : fmt::format("unknown flag {}; did you mean --{}?", flag, near),
@@ -120,9 +121,15 @@ Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char*
     parsed.help_shown = true;
     return parsed;
   }
+  bool may_be_flag = true;  // in front of "--"
   for (const std::string& extra : app.remaining()) {
-    if (extra.size() > 1 && extra[0] == '-')
+    if (may_be_flag && extra == "--") {
+      may_be_flag = false;
+      continue;
+    }
+    if (may_be_flag && extra.size() > 1 && extra[0] == '-') {
       return tl::unexpected<Error>(unknown_flag(extra, table));
+    }
     parsed.positionals.push_back(extra);
   }
   if (parsed.positionals.size() > line.max_positionals) {

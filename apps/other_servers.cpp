@@ -11,7 +11,9 @@ struct Hint {
   std::string_view text;
 };
 
-constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
+constexpr std::string_view kUseTensors = "use --tensor-parallel-size";
+constexpr std::string_view kUseStages = "use --pipeline-parallel-size";
+constexpr std::string_view kUseReplicas = "use --data-parallel-size";
 constexpr std::string_view kDraftModel =
     "use --speculative-method draft_model --speculative-model FOLDER, or the method of what the "
     "folder has";
@@ -24,11 +26,10 @@ constexpr std::string_view kUseDevice = "use --device cuda or --device cpu";
 
 constexpr Hint kHints[] = {
     // vLLM
-    {"-tp", "use --tensor-parallel-size"},
-    {"-pp", "use --pipeline-parallel-size"},
-    {"-pp", kOneGpu},
-    {"-dp", kOneGpu},
-    {"--distributed-executor-backend", kOneGpu},
+    {"-tp", kUseTensors},
+    {"-pp", kUseStages},
+    {"-dp", kUseReplicas},
+    {"--distributed-executor-backend", "one process has them all; nothing is to be chosen"},
     {"-sc", "use --speculative-config"},
     {"--ngram-prompt-lookup-max", "use --prompt-lookup-max"},
     {"--ngram-prompt-lookup-min", "use --prompt-lookup-min"},
@@ -67,9 +68,11 @@ constexpr Hint kHints[] = {
     {"--api-server-count", "one process serves; see --http-threads and --tokenize-threads"},
     // SGLang
     {"--model-path", "use --model, or the name alone"},
-    {"--tp", kOneGpu},
-    {"--tp-size", kOneGpu},
-    {"--dp-size", kOneGpu},
+    {"--tp", kUseTensors},
+    {"--tp-size", kUseTensors},
+    {"--pp-size", kUseStages},
+    {"--dp", kUseReplicas},
+    {"--dp-size", kUseReplicas},
     {"--mem-fraction-static", "use --gpu-memory-utilization"},
     {"--context-length", kUseLength},
     {"--max-running-requests", kUseRows},
@@ -95,7 +98,7 @@ constexpr Hint kHints[] = {
     {"--speculative-num-draft-tokens", "use --num-speculative-tokens"},
     {"--lora-paths", "use --enable-lora and --lora-modules"},
     // llama.cpp
-    {"-m", "give the model's folder alone"},
+    {"-m", "give the folder or the GGUF file alone"},
     {"-hf", kNameAlone},
     {"--hf-repo", kNameAlone},
     {"-c", kUseLength},

@@ -5,10 +5,12 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/base/utf8.h"
 
 namespace rudder::apps {
 namespace {
@@ -76,6 +78,10 @@ Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path) {
     line.is_plain = text[text.find_first_not_of(kBlanks)] != '{';
     if (line.is_plain) {
       line.row = {{"prompt", text}};
+      if (const std::optional<size_t> bad = find_invalid_utf8(text)) {
+        line.fault = Error{ErrorCode::kInvalidArgument,
+                           fmt::format("is not UTF-8 at byte {}", *bad), line.where};
+      }
     } else {
       Result<json::value> row = parse_json(text, line.where);
       if (row) line.row = std::move(row->as_object());

@@ -19,18 +19,25 @@ namespace {
 fs::path existing_part(const std::string& folder) {
   fs::path path = fs::absolute(folder);
   std::error_code ignored;
-  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
+  const auto is_there = [&] {  // a link to nothing is there, too
+    return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+  };
+  while (!is_there() && path.has_relative_path()) path = path.parent_path();
   return path;
+}
+
+// Why nothing can be written into it; empty: something can.
+std::string why_not_written(const std::string& cache) {
+  const fs::path there = existing_part(cache);
+  std::error_code ignored;
+  if (!fs::is_directory(there, ignored)) return there.string() + " is not a folder";
+  if (access(there.c_str(), W_OK | X_OK) == 0) return {};
+  return there.string() + " cannot be written; HF_HUB_CACHE names another folder";
 }
 
 void check_cache(const std::string& cache, Findings& findings) {
   const fs::path there = existing_part(cache);
-  std::error_code ignored;
-  if (!fs::is_directory(there, ignored)) {
-    findings.push_back(
-        {Verdict::kNote, "cache", fmt::format("{}: {} is not a folder", cache, there.string())});
-    return;
-  }
+  const std::string why = why_not_written(cache);
   struct statvfs status = {};
   const std::string space =
       statvfs(there.c_str(), &status) == 0 && status.f_blocks != 0
@@ -38,16 +45,18 @@ void check_cache(const std::string& cache, Findings& findings) {
                                                static_cast<double>(status.f_frsize) / (1 << 30))
           : "free space unknown";
   const auto models = hub::scan_cache(cache);
-  const bool is_writable = access(there.c_str(), W_OK | X_OK) == 0;
-  findings.push_back(
-      {is_writable ? Verdict::kFine : Verdict::kNote, "cache",
-       fmt::format("{}: {} models, {}{}", cache, models ? models->size() : 0, space,
-                   is_writable ? ""
-                               : "; it cannot be written, so nothing can be fetched: HF_HUB_CACHE "
-                                 "names another folder")});
+  findings.push_back({why.empty() ? Verdict::kFine : Verdict::kNote, "cache",
+                      fmt::format("{}: {} models, {}{}", cache, models ? models->size() : 0, space,
+                                  why.empty() ? "" : "; nothing can be fetched: " + why)});
 }
 
 }  // namespace
+
+std::string why_not_fetched(const hub::HubSettings& settings) {
+  if (settings.offline) return "HF_HUB_OFFLINE is set";
+  if (const auto curl = hub::load_curl(); !curl) return curl.error().message;
+  return why_not_written(settings.cache);
+}
 
 void check_hub(Findings& findings) {
   const Result<hub::HubSettings> settings = hub_settings();

@@ -40,12 +40,12 @@ std::optional<std::string> cached_folder(const std::string& model, const std::st
     if (file) return cached.snapshot(*commit) + "/" + *file;
     missing = "it";
   }
+  const std::string why = why_not_fetched(*settings);
   findings.push_back(
-      {settings->offline || !checked ? Verdict::kFails : Verdict::kNote, "model",
+      {!why.empty() || !checked ? Verdict::kFails : Verdict::kNote, "model",
        !checked ? checked.error().message
                 : fmt::format("{} is not in the cache (without {}); a start {}", model, missing,
-                              settings->offline ? "does not fetch it: HF_HUB_OFFLINE is set"
-                                                : "fetches it first")});
+                              why.empty() ? "fetches it first" : "does not fetch it: " + why)});
   return std::nullopt;
 }
 
@@ -62,6 +62,7 @@ void check_model(const std::string& model, const SessionSettings& settings, Find
     return;
   }
   const Result<exec::MemoryBudget> budget = budget_session(*files, looked_at);
+  if (budget) check_addresses(budget->total_bytes(), findings);
   findings.push_back({budget ? Verdict::kFine : Verdict::kFails, "model",
                       budget ? fmt::format("{}: {} sequences of up to {} tokens fit", files->name,
                                            budget->max_num_seqs, budget->max_seq_len)

@@ -9,6 +9,7 @@
 #include "doctor/findings.h"
 #include "report_error.h"
 #include "rudder/base/log.h"
+#include "rudder/base/thread_pool.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -50,6 +51,9 @@ int run_doctor(int argc, char** argv) {
   set_log_level(LogLevel::kError);
   Findings findings = {{Verdict::kFine, "rudder", kVersion}};
   check_machine(findings);
+  constexpr int64_t kOthers = 3;  // the log's, the engine's, the device's
+  const int64_t computing = session.exec.threads > 0 ? session.exec.threads : usable_cores();
+  check_room(computing + server.http_threads + server.tokenize_threads + kOthers, findings);
   check_gpus(session.exec.device, findings);
   check_listening(server, findings);
   check_hub(findings);

@@ -66,6 +66,29 @@ def test_errors_stand_in_their_lines(tmp_path, model):
         assert each["error"]["code"] == "invalid_request" and word in each["error"]["message"], each
 
 
+def test_paths_are_those_of_the_server(tmp_path, model):
+    """vLLM's batches have /score and /rerank; a flag's fields go to completions by either of their paths."""
+    body = {"model": model, "messages": QUESTION}
+    rerank = {"query": "a", "documents": ["b"]}
+    lines = [line("chat", "/chat/completions", body), line("score", "/score", {"text_1": "a", "text_2": "b"}),
+             line("rerank", "/rerank", rerank), line("second", "/v2/rerank", rerank), line("none", "/nothing", {}),
+             line("whole", "http://localhost/v1/chat/completions", body), line("bare", "v1/chat/completions", body)]
+    got = answers_to(tmp_path, lines, "--max-tokens", "2")
+    assert [each["response"] and each["response"]["status_code"] for each in got] == [200, 400, 400, 400, 404, None, None]
+    assert got[0]["response"]["body"]["usage"]["completion_tokens"] == 2
+    assert all("no reranker" in each["response"]["body"]["error"]["message"] for each in got[1:4])
+    assert all("url" in each["error"]["message"] for each in got[5:])
+
+
+@pytest.mark.parametrize("text", [b"caf\xe9 au lait", "a prompt".encode("utf-16"), b"a\x80", b"\xed\xa0\x80 half a pair"])
+def test_a_text_that_is_not_utf_8_is_told_by_its_line(tmp_path, text):
+    """Its row repeated the bytes: the output was no JSON."""
+    source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_bytes(b"a prompt\n" + text + b"\n")
+    done = run_rudder("generate", "--input", source, "--output", target, "--max-tokens", "1")
+    assert done.returncode == 1 and "in.txt:2: is not UTF-8" in done.stderr, done.stderr
+
+
 def test_lines_of_other_systems_are_lines(tmp_path, model):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [json.dumps(line(name, "/v1/completions", {"model": model, "prompt": "a", "max_tokens": 1})) for name in "ab"]

@@ -217,11 +217,20 @@ def test_missing_model_folder_is_named(name):
     ("--mem-fraction-static=0.8", "use --gpu-memory-utilization"),
     ("--max-num-seq", "did you mean --max-num-seqs?"),
     ("--lora-paths", "use --enable-lora and --lora-modules"),
+    ("--tp-size", "use --tensor-parallel-size"), ("-dp", "use --data-parallel-size"), ("--pp-size=2", "use --pipeline-parallel-size"),
+    ("---", "unknown flag ---"), ("-=", "unknown flag -="), ("----=x", "unknown flag ----=x"),
 ])
 def test_flags_of_other_servers_are_answered_with_ours(flag, hint):
     done = run_rudder("serve", flag)
     assert done.returncode == 2
     assert "unknown flag" in done.stderr and hint in done.stderr
+
+
+def test_what_is_behind_two_dashes_is_no_flag():
+    assert run_rudder("serve", "--dry-run", "--", DEMO).returncode == 0
+    assert run_rudder("serve", "--dry-run", "--").returncode == 0
+    done = run_rudder("serve", "--dry-run", "--", "--port")
+    assert done.returncode == 1 and "'--port'" in done.stderr, done.stderr
 
 
 def test_flags_that_change_nothing_are_taken():

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import DEMO, is_instrumented, run_rudder
+from conftest import BINARY, DEMO, is_instrumented, run_rudder
 from hub_home import NAME, home  # noqa: F401
 
 
@@ -49,6 +49,21 @@ def test_doctor_fetches_nothing(home):  # noqa: F811
     home.hub.seen.clear()
     done = home.run("doctor", NAME, "--port", "0", HF_HUB_OFFLINE="1")
     assert done.returncode == 0 and f"{NAME}: " in done.stdout and not home.hub.seen
+
+
+@pytest.mark.parametrize("cache", ["file", "link to nothing", "below a file"])
+def test_a_cache_that_cannot_be_written_fails_where_a_start_fetches(home, cache):  # noqa: F811
+    home.cache.parent.mkdir(parents=True)
+    if cache == "link to nothing":
+        home.cache.symlink_to(home.cache.parent / "gone")
+    else:
+        home.cache.write_text("")
+    variables = {"HF_HUB_CACHE": str(home.cache / "hub")} if cache == "below a file" else {}
+    done = home.run("doctor", NAME, "--port", "0", **variables)
+    failing = [line for line in done.stdout.splitlines() if line.startswith("FAILS")]
+    assert done.returncode == 1 and len(failing) == 1 and "is not a folder" in failing[0], done.stdout
+    assert home.refused(NAME, **variables)
+    assert home.run("doctor", "--port", "0", **variables).returncode == 0  # the embedded model is not fetched
 
 
 @pytest.mark.parametrize("variable", [{"HF_ENDPOINT": "file:///x"}, {"HF_TOKEN": "a b"}])
@@ -154,3 +169,25 @@ def test_a_gpu_that_is_asked_for_and_does_not_do_fails(driver):
         assert found["backend"][0][0] == "FAILS"
     found, status = driver("--device", "cuda")
     assert status == 1 and found["gpu"][0][0] == "ok" and "--device cuda asks for it" in found["backend"][0][1]
+
+
+@pytest.mark.skipif(is_instrumented(), reason="sanitizers reserve terabytes of addresses")
+@pytest.mark.parametrize("limit, subject", [("-v 400000", "addresses"), ("-n 9", "descriptors"), ("-u 4", "threads")])
+def test_limits_without_room_for_a_start_fail(limit, subject):
+    """As the start itself does."""
+    user = []
+    if subject == "threads" and os.geteuid() == 0:  # whom this limit does not bind
+        if not shutil.which("setpriv"):
+            pytest.skip("nobody else to be")
+        user = ["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"]
+
+    def run(command):
+        command = f"export HOME=/tmp; ulimit {limit}; exec {BINARY} {command} --port 0 --device cpu"
+        return subprocess.run([*user, "bash", "-c", command], capture_output=True, text=True, timeout=60)
+
+    if "Permission denied" in run("doctor").stderr:
+        pytest.skip("others may not read the binary")
+    done = run("doctor")
+    failing = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILS")]
+    assert done.returncode == 1 and failing == [subject], done.stdout + done.stderr
+    assert run("serve").returncode in (1, 2)

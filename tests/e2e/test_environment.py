@@ -80,6 +80,13 @@ def test_what_a_flag_overrides_is_not_judged(monkeypatch, value):
         assert server.settings()["port"] == "0"
 
 
+@pytest.mark.parametrize("level, ours", [("WARNING", "warn"), ("critical", "error"), ("TRACE", "debug"), ("Info", "info")])
+def test_levels_of_logs_have_the_words_of_other_systems(monkeypatch, level, ours):
+    monkeypatch.setenv("RUDDER_LOG_LEVEL", level)
+    with serving() as server:
+        assert server.settings()["log-level"] == ours
+
+
 def test_what_nothing_overrides_is_judged_and_the_variable_is_named(monkeypatch):
     monkeypatch.setenv("RUDDER_MAX_NUM_SEQS", "many")
     done = run_rudder("serve", "--dry-run")

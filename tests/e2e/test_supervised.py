@@ -16,7 +16,11 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks 
 
 ENDS_S = 180 if is_instrumented() else 60
 ANSWER_S = 30  # for an answer on a machine that does much else
-KINDS = {"one engine": [], "ranks": ["--tensor-parallel-size", "2"], "stages": ["--pipeline-parallel-size", "2"]}
+RANKS, STAGES = ["--tensor-parallel-size", "2"], ["--pipeline-parallel-size", "2"]
+KINDS = {"one engine": [], "ranks": RANKS, "stages": STAGES, "stages of ranks": RANKS + STAGES}
+# Each rank of a stage wants a core, and is named by both.
+of_kinds = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.skipif(
+    kind == "stages of ranks" and len(os.sched_getaffinity(0)) < 4, reason="four cores")) for kind in KINDS])
 FLAGS = ["--threads", "2", "--http-threads", "2", "--tokenize-threads", "2"]
 
 
@@ -80,16 +84,16 @@ def some_of_each(names):
     return [index for numbers in first.values() for index in numbers[:2]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@of_kinds
 def test_the_engine_or_an_io_thread(kind):
     flags = KINDS[kind]
     names = names_of(flags)
-    wanted = {"ranks": "rudder-rank-1", "stages": "rudder-stage-1", "one engine": "rudder-http"}[kind]
+    wanted = {"ranks": "rudder-rank-1", "stages": "rudder-stage-1", "stages of ranks": "rudder-1.1", "one engine": "rudder-http"}[kind]
     assert outcome(flags, names.index(wanted)) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@of_kinds
 def test_every_thread_in_turn(kind):
     flags = KINDS[kind]
     names = names_of(flags)

@@ -255,6 +255,32 @@ def test_who_waits_too_long_leaves_it_as_it_was(paced):
     assert ask(paced, "/resume", headers={}).status_code == 200
 
 
+@pytest.mark.parametrize("how", ["mode=wait", "wait_for_inflight_requests=true", "mode=abort&wait_for_inflight_requests=True"])
+def test_a_pause_that_waits_ends_nobody(paced, how):
+    """In the words of vLLM's query, the older one too: it is not passed over for the default, which ends requests."""
+    stream = Stream(paced, MAX_TOKENS)
+    stream.wait_for_chunks(2)
+    answer = ask(paced, f"/pause?{how}&timeout=0.3", headers={})
+    assert answer.status_code == 503, answer.text
+    had = stream.num_chunks
+    stream.wait_for_chunks(had + 3)
+    assert stream.num_chunks >= had + 3 and stream.error is None
+    assert ask(paced, "/pause", headers={}).status_code == 200
+    stream.join(60)
+    assert stream.error
+    assert ask(paced, "/resume", headers={}).status_code == 200
+
+
+@pytest.mark.parametrize("query, param", [
+    ("timeout=soon", "timeout"), ("timeout=nan", "timeout"), ("timeout=-1", "timeout"), ("timeout=1e9", "timeout"),
+    ("timeout=5s", "timeout"), ("wait_for_inflight_requests=perhaps", "wait_for_inflight_requests"), ("mode=gently", "mode")])
+def test_a_slip_in_the_query_ends_nobody(paced, query, param):
+    for path in ("/pause", "/sleep"):
+        answer = ask(paced, f"{path}?{query}", headers={})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert not ask(paced, "/is_paused", "GET", headers={}).json()["is_paused"]
+
+
 def memory_of(server):
     fields = pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

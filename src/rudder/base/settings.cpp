@@ -25,6 +25,17 @@ std::string in_lower_case(std::string_view text) {
   return out;
 }
 
+// Words of other systems (Python's loggers, uvicorn) for a choice that has another name here;
+// empty: none.
+std::string_view word_for(std::string_view other) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"warning", "warn"}, {"critical", "error"}, {"fatal", "error"}, {"trace", "debug"}};
+  for (const auto& [theirs, ours] : kWords) {
+    if (theirs == other) return ours;
+  }
+  return {};
+}
+
 Result<bool> parse_bool(std::string_view written) {
   const std::string text = in_lower_case(written);
   if (text == "true" || text == "1" || text == "on" || text == "yes" || text.empty()) return true;
@@ -211,6 +222,9 @@ void SettingsTable::add_choice(std::string name, std::string* field,
     auto chosen = std::find(choices.begin(), choices.end(), text);
     if (chosen == choices.end()) {
       chosen = std::find(choices.begin(), choices.end(), in_lower_case(text));
+    }
+    if (chosen == choices.end()) {
+      chosen = std::find(choices.begin(), choices.end(), word_for(in_lower_case(text)));
     }
     if (chosen == choices.end()) {
       // "word:PATH": the word, and any path.

@@ -62,6 +62,21 @@ TEST(SettingsTable, WordsMayBeInAnyCase) {
   EXPECT_FALSE(table.set("level", "warning").has_value());
 }
 
+TEST(SettingsTable, WordsOfOtherSystemsAreTakenWhereTheirMeaningIsAChoice) {
+  SettingsTable table;
+  std::string level = "info";
+  table.add_choice("level", &level, {"debug", "info", "warn", "error"}, "A choice.");
+  for (const auto& [theirs, ours] : {std::pair{"WARNING", "warn"},
+                                     {"Warning", "warn"},
+                                     {"CRITICAL", "error"},
+                                     {"fatal", "error"},
+                                     {"trace", "debug"}}) {
+    EXPECT_TRUE(table.set("level", theirs).has_value()) << theirs;
+    EXPECT_EQ(level, ours);
+  }
+  EXPECT_FALSE(table.set("level", "notset").has_value());
+}
+
 TEST(SettingsTable, AChoiceMayHaveAPath) {
   SettingsTable table;
   std::string device = "auto";

@@ -132,7 +132,7 @@ Error describe_refusal(const HttpAnswer& answer, const AskedFor& asked,
                             : ""),
             "hub"};
   }
-  return {status >= 500 ? ErrorCode::kUnavailable : ErrorCode::kInternal,
+  return {ErrorCode::kUnavailable,
           fmt::format("the hub answers {} for {}{}", status,
                       asked.path.empty() ? asked.repository : asked.path, said(answer)),
           "hub"};

@@ -54,7 +54,7 @@ struct ServerModel {
   EmbeddingDefaults embedding;
   std::optional<Reranker> reranker;  // filled by Server::start; absent: it is none
   bool generates = true;  // false: the checkpoint has no head, embeddings are all there is
-  std::string dtype;      // for cache_config_info and /server_info
+  std::string dtype;      // for /server_info
   // Names that clients may use beside `ids`; null: there are none. Outlives the server.
   lora::Library* adapters = nullptr;
 };

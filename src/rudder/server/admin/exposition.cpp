@@ -30,6 +30,14 @@ void append_number(std::string& out, double value) {
   out.append(digits, end);
 }
 
+// A bound is a label, so its spelling counts: 1.0, as OpenMetrics and the clients of Python, Go and
+// Java write it and as dashboards ask for it.
+void append_bound(std::string& out, double bound) {
+  const size_t begin = out.size();
+  append_number(out, bound);
+  if (out.find_first_not_of("-0123456789", begin) == std::string::npos) out += ".0";
+}
+
 }  // namespace
 
 Exposition::Exposition(std::string_view prefix, std::string common)
@@ -53,14 +61,29 @@ std::string label(std::string_view name, std::string_view value) {
 }
 
 void Exposition::begin(std::string_view name, std::string_view type, std::string_view help) {
+  is_shared_ = false;
   family_ = prefix_;
   family_ += name;
+  begin_family(type, help);
+}
+
+void Exposition::begin_shared(std::string_view name, std::string_view type, std::string_view help) {
+  is_shared_ = true;
+  family_ = name;
+  begin_family(type, help);
+}
+
+void Exposition::begin_family(std::string_view type, std::string_view help) {
   append(out_, {"# HELP ", family_, " ", help, "\n# TYPE ", family_, " ", type, "\n"});
 }
 
 void Exposition::write(std::string_view suffix, std::string_view labels, double value) {
-  const bool has_both = !common_.empty() && !labels.empty();
-  append(out_, {family_, suffix, "{", common_, has_both ? "," : "", labels, "} "});
+  const std::string_view common = is_shared_ ? std::string_view() : common_;
+  append(out_, {family_, suffix});
+  if (!common.empty() || !labels.empty()) {
+    append(out_, {"{", common, !common.empty() && !labels.empty() ? "," : "", labels, "}"});
+  }
+  out_.push_back(' ');
   append_number(out_, value);
   out_.push_back('\n');
 }
@@ -91,7 +114,7 @@ void Exposition::buckets(const std::string& labels, const engine::Histogram& his
   uint64_t below = 0;
   for (size_t i = 0; i < histogram.bounds.size(); ++i) {
     if (i < histogram.counts.size()) below += histogram.counts[i];
-    append_number(bucket, histogram.bounds[i]);
+    append_bound(bucket, histogram.bounds[i]);
     bucket.push_back('"');
     write("_bucket", bucket, static_cast<double>(below));
     bucket.resize(bound_at);
@@ -105,9 +128,8 @@ void Exposition::buckets(const std::string& labels, const engine::Histogram& his
 
 void Exposition::plain(std::string_view name, std::string_view type, std::string_view help,
                        double value) {
-  append(out_, {"# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n", name, " "});
-  append_number(out_, value);
-  out_.push_back('\n');
+  begin_shared(name, type, help);
+  write("", "", value);
 }
 
 }  // namespace rudder::server

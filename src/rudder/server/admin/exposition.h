@@ -31,17 +31,21 @@ class Exposition {
   void begin(std::string_view name, std::string_view type, std::string_view help);
   void sample(std::string_view labels, double value);
 
-  // Without prefix and common labels: the names that all exporters share (process_...).
+  // Without prefix and common labels: the names that all exporters share (process_..., http_...).
+  // begin_shared is to begin what plain is to gauge.
+  void begin_shared(std::string_view name, std::string_view type, std::string_view help);
   void plain(std::string_view name, std::string_view type, std::string_view help, double value);
 
   std::string take() { return std::move(out_); }
 
  private:
+  void begin_family(std::string_view type, std::string_view help);
   void write(std::string_view suffix, std::string_view labels, double value);
 
   const std::string prefix_;  // with its colon
   const std::string common_;
-  std::string family_;
+  std::string family_;  // that was begun last
+  bool is_shared_ = false;
   std::string out_;
 };
 

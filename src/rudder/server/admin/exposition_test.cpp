@@ -28,7 +28,7 @@ TEST(Exposition, WritesTheTextFormat) {
             "rudder:requests_total{model_name=\"a\\\"b\\\\c\\nd\",reason=\"stop\"} 1e+16\n"
             "# HELP rudder:time_seconds Time.\n# TYPE rudder:time_seconds histogram\n"
             "rudder:time_seconds_bucket{model_name=\"a\\\"b\\\\c\\nd\",le=\"0.5\"} 1\n"
-            "rudder:time_seconds_bucket{model_name=\"a\\\"b\\\\c\\nd\",le=\"1\"} 3\n"
+            "rudder:time_seconds_bucket{model_name=\"a\\\"b\\\\c\\nd\",le=\"1.0\"} 3\n"
             "rudder:time_seconds_bucket{model_name=\"a\\\"b\\\\c\\nd\",le=\"+Inf\"} 6\n"
             "rudder:time_seconds_sum{model_name=\"a\\\"b\\\\c\\nd\"} 4.25\n"
             "rudder:time_seconds_count{model_name=\"a\\\"b\\\\c\\nd\"} 6\n"

@@ -4,73 +4,22 @@
 #include <fmt/ranges.h>
 
 #include <ctime>
-#include <functional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "rudder/base/log.h"
+#include "rudder/server/admin/by_replica.h"
 #include "rudder/server/admin/exposition.h"
+#include "rudder/server/admin/http_series.h"
 #include "rudder/server/admin/process_stats.h"
+#include "rudder/server/admin/vllm_series.h"
 #include "rudder/server/context.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/exchange.h"
 
 namespace rudder::server {
 namespace {
-
-double ratio(double part, double whole) {
-  return whole > 0 ? part / whole : 0;
-}
-
-// By replica, in the order of their numbers.
-using Replicas = std::span<const engine::ReplicaState>;
-
-// As vLLM's label.
-std::string engine_label(size_t replica) {
-  return label("engine", fmt::format("{}", replica));
-}
-
-// Families with one sample a replica. `value`: a member of EngineStats, or what is made of it.
-class ByReplica {
- public:
-  ByReplica(Exposition& out, Replicas replicas) : out_(out), replicas_(replicas) {}
-
-  template <typename Value>
-  void family(std::string_view type, std::string_view name, std::string_view help,
-              const Value& value) const {
-    out_.begin(name, type, help);
-    samples("", value);
-  }
-  template <typename Value>
-  void gauge(std::string_view name, std::string_view help, const Value& value) const {
-    family("gauge", name, help, value);
-  }
-  template <typename Value>
-  void counter(std::string_view name, std::string_view help, const Value& value) const {
-    family("counter", name, help, value);
-  }
-  // Of the family that was begun last.
-  template <typename Value>
-  void samples(const std::string& labels, const Value& value) const {
-    for (size_t i = 0; i < replicas_.size(); ++i) {
-      out_.sample(engine_label(i) + (labels.empty() ? "" : ",") + labels,
-                  static_cast<double>(std::invoke(value, replicas_[i].stats)));
-    }
-  }
-  void histogram(std::string_view name, std::string_view help,
-                 engine::Histogram engine::EngineStats::*value) const {
-    out_.begin(name, "histogram", help);
-    for (size_t i = 0; i < replicas_.size(); ++i) {
-      out_.buckets(engine_label(i), replicas_[i].stats.*value);
-    }
-  }
-
- private:
-  Exposition& out_;
-  const Replicas replicas_;
-};
 
 using Stats = engine::EngineStats;
 
@@ -94,8 +43,7 @@ void write_gauges(Exposition& out, Replicas replicas) {
   by.gauge("num_queued_tokens", "Prompt tokens of what waits.", &Stats::queued_tokens);
   by.gauge("expected_queue_seconds", "How long what waits takes to begin, as it was served lately.",
            [](const Stats& stats) { return static_cast<double>(stats.expected_wait_us) * 1e-6; });
-  by.gauge("kv_cache_usage_perc", "KV blocks in use, 1 is all of them.",
-           [](const Stats& stats) { return ratio(stats.blocks_in_use, stats.num_blocks); });
+  by.gauge("kv_cache_usage_perc", "KV blocks in use, 1 is all of them.", kv_usage);
   out.begin("kv_blocks", "gauge", "KV blocks by state; their sum is num_gpu_blocks.");
   by.samples(label("state", "in_use"), &Stats::blocks_in_use);
   by.samples(label("state", "cached"), &Stats::blocks_cached);
@@ -227,9 +175,6 @@ void write_histograms(Exposition& out, Replicas replicas) {
   by.histogram("request_time_per_output_token_seconds",
                "The mean of a sequence, over its tokens behind the first.",
                &Stats::time_per_output_token);
-  by.histogram("time_per_output_token_seconds",
-               "Between tokens of a sequence: inter_token_latency_seconds by its older name.",
-               &Stats::inter_token_latency);
   by.histogram("mask_seconds", "Writing the masks of a constrained step, as the model runs it.",
                &Stats::mask_time);
   by.histogram("iteration_tokens_total", "Tokens of a step.", &Stats::iteration_tokens);
@@ -351,45 +296,6 @@ void write_grammars(Exposition& out, const constraint::GrammarStats& stats) {
             static_cast<double>(stats.masks.bytes));
 }
 
-void write_http(Exposition& out, const ServerContext& context) {
-  const HttpCounters& http = context.counters;
-  out.begin("http_requests_total", "counter", "Answered HTTP requests by route and status class.");
-  const auto write_row = [&](std::string_view method, std::string_view path, size_t row) {
-    for (size_t i = 0; i < http.responses[row].size(); ++i) {
-      const uint64_t count = http.responses[row][i].load(std::memory_order_relaxed);
-      if (count == 0) continue;
-      out.sample(label("method", method) + "," + label("handler", path) + "," +
-                     label("status", fmt::format("{}xx", i + 1)),
-                 static_cast<double>(count));
-    }
-  };
-  for (size_t row = 0; row < routes().size(); ++row) {
-    write_row(routes()[row].method, routes()[row].path, row);
-  }
-  write_row("other", "other", kMaxRoutes);
-  const auto load = [](const auto& counter) {
-    return static_cast<double>(counter.load(std::memory_order_relaxed));
-  };
-  out.counter("http_connections_total", "Accepted connections.", load(http.connections_accepted));
-  out.counter("http_connections_refused_total",
-              "Connections that were refused because too many were open.",
-              load(http.connections_refused));
-  out.gauge("http_connections_open", "Open connections.", load(http.connections_open));
-  out.gauge("http_generations_open", "Generation requests in progress.",
-            static_cast<double>(context.activity.count()));
-  out.gauge("http_body_bytes", "Bytes of request bodies held.", load(*context.body_bytes));
-  out.gauge("http_output_bytes", "Bytes of answers held, stored responses among them.",
-            load(*context.output_bytes));
-  out.counter("log_lines_dropped_total", "Log lines that nobody read in time.",
-              static_cast<double>(log_lines_dropped()));
-  out.counter("http_client_disconnects_total",
-              "Clients that went before their answer was complete.", load(http.client_disconnects));
-  out.counter("http_slow_readers_total", "Requests cancelled because the client did not read.",
-              load(http.slow_readers));
-  out.counter("http_malformed_requests_total", "Requests the HTTP parser refused.",
-              load(http.malformed_requests));
-}
-
 void write_tokens(Exposition& out, const TokenCache::Stats& stats) {
   out.counter("token_cache_queries_total", "Prompts looked up among those tokenised lately.",
               static_cast<double>(stats.queries));
@@ -473,21 +379,14 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   write_speculation(out, replicas);
   write_tiers(out, replicas);
   write_histograms(out, replicas);
-  out.begin("cache_config_info", "gauge", "The KV cache's shape, as labels.");
-  for (size_t i = 0; i < replicas.size(); ++i) {
-    const engine::EngineStats& stats = replicas[i].stats;
-    out.sample(engine_label(i) + "," + label("block_size", std::to_string(stats.block_size)) + "," +
-                   label("num_gpu_blocks", std::to_string(stats.num_blocks)) + "," +
-                   label("cache_dtype", context.model().dtype),
-               1);
-  }
+  write_vllm_series(out, context, replicas);
   if (context.parts.steering != nullptr) write_steering(out, replicas);
   if (context.model().adapters != nullptr) write_adapters(out, *context.model().adapters);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
   write_grammars(out, context.engine().grammar_stats());
   write_tokens(out, context.tokens->stats());
   if (!context.parts.kv_events.empty()) write_kv_events(out, context.parts.kv_events);
-  write_http(out, context);
+  write_http_series(out, context);
   write_process(out);
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@ constexpr size_t kMaxWeightsPathBytes = 4096;
 constexpr double kDefaultRestSeconds = 300;
 constexpr double kMaxRestSeconds = 3600;
 constexpr double kMinRestSeconds = 0.001;
+constexpr std::string_view kWaits = "wait_for_inflight_requests";
 
 // What the change under way is asked for, from the query or from a body, where there is one.
 struct RestFields {
@@ -38,6 +41,7 @@ struct RestFields {
   std::optional<int64_t> level;
   std::vector<std::string> tags;
   double timeout = kDefaultRestSeconds;
+  bool waits = false;  // vLLM's older word for the mode 'wait', which it beats
 };
 
 // vLLM's modes; SGLang's "in_place" and "retract" both are to keep.
@@ -60,6 +64,7 @@ Result<void> read_rest_body(const std::string& body, RestFields& fields) {
   reader.string("mode", kMaxNameBytes, &fields.mode);
   reader.integer("level", 1, 2, &fields.level);
   reader.real("timeout", &timeout);
+  reader.boolean(kWaits, &fields.waits);
   fields.timeout = timeout;
   if (const boost::json::array* const tags = reader.array("tags")) {
     for (const boost::json::value& tag : *tags) {
@@ -79,9 +84,19 @@ Result<void> check_timeout(const RestFields& fields) {
               "timeout");
 }
 
-Result<RestFields> read_rest_fields(const Exchange& exchange) {
-  RestFields fields;
-  std::string_view query = exchange.request.query;
+// As clients of Python write it.
+Result<bool> truth_of(std::string_view text) {
+  for (const std::string_view yes : {"true", "True", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"false", "False", "0"}) {
+    if (text == no) return false;
+  }
+  return fail(ErrorCode::kInvalidArgument, "must be true or false", std::string(kWaits));
+}
+
+// What is not the text of a number or of a truth is refused: a request is not ended for a slip.
+Result<void> read_rest_query(std::string_view query, RestFields& fields) {
   if (const std::string_view mode = query_parameter(query, "mode"); !mode.empty()) {
     fields.mode = mode;
   }
@@ -91,11 +106,27 @@ Result<RestFields> read_rest_fields(const Exchange& exchange) {
     }
     fields.level = level == "1" ? 1 : 2;
   }
+  if (const std::string_view timeout = query_parameter(query, "timeout"); !timeout.empty()) {
+    const char* const end = timeout.data() + timeout.size();
+    const auto [rest, error] = std::from_chars(timeout.data(), end, fields.timeout);
+    if (error != std::errc() || rest != end) {
+      return fail(ErrorCode::kInvalidArgument, "timeout must be a number of seconds", "timeout");
+    }
+  }
+  if (const std::string_view waits = query_parameter(query, kWaits); !waits.empty()) {
+    RUDDER_TRY(fields.waits, truth_of(waits));
+  }
   while (!query.empty()) {
     const size_t end = std::min(query.find('&'), query.size());
     if (query.starts_with("tags=")) fields.tags.emplace_back(query.substr(5, end - 5));
     query.remove_prefix(std::min(end + 1, query.size()));
   }
+  return {};
+}
+
+Result<RestFields> read_rest_fields(const Exchange& exchange) {
+  RestFields fields;
+  RUDDER_TRY_VOID(read_rest_query(exchange.request.query, fields));
   if (!exchange.body.text.empty()) RUDDER_TRY_VOID(read_rest_body(exchange.body.text, fields));
   for (const std::string& tag : fields.tags) {
     if (tag == "weights" || tag == "kv_cache") continue;
@@ -106,7 +137,8 @@ Result<RestFields> read_rest_fields(const Exchange& exchange) {
 }
 
 Result<ModelRest::RestWish> wish_of(const RestFields& fields, engine::RestMode otherwise) {
-  RUDDER_TRY(const engine::RestMode mode, rest_mode_of(fields.mode, otherwise));
+  RUDDER_TRY(engine::RestMode mode, rest_mode_of(fields.mode, otherwise));
+  if (fields.waits) mode = engine::RestMode::kWait;
   return ModelRest::RestWish{.mode = mode, .timeout_us = std::llround(fields.timeout * 1e6)};
 }
 

@@ -9,6 +9,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/auth.h"
+#include "rudder/server/http/http_counters.h"
 #include "rudder/server/http/http_writer.h"
 #include "rudder/server/http/request_id.h"
 #include "rudder/server/http/route_table.h"
@@ -137,6 +138,22 @@ TEST(HttpWriter, HeadsAndChunks) {
   out.clear();
   append_chunk_head(out, 255);
   EXPECT_EQ(out, "ff\r\n");
+}
+
+TEST(HttpCounters, DurationsFallIntoTheirBuckets) {
+  HttpCounters counters;
+  const Route& route = routes()[1];
+  for (const int64_t us : {-5, 0, 99'999, 100'000, 100'001, 500'000, 1'000'000, 1'000'001}) {
+    counters.count_duration(&route, us);
+  }
+  counters.count_duration(nullptr, 7);
+  const HttpCounters::Durations& of_route = counters.durations[1];
+  EXPECT_EQ(of_route.counts[0], 4U) << "a bound is in its bucket";
+  EXPECT_EQ(of_route.counts[1], 2U);
+  EXPECT_EQ(of_route.counts[2], 1U);
+  EXPECT_EQ(of_route.counts[3], 1U);
+  EXPECT_EQ(of_route.sum_us, 2'800'001U);
+  EXPECT_EQ(counters.durations[kMaxRoutes].sum_us, 7U);
 }
 
 }  // namespace

@@ -161,6 +161,8 @@ Task<HttpSession::Ended> HttpSession::serve_requests() {
   }
   while (co_await read_request()) {
     const Ended how = co_await answer();
+    context_.counters.count_duration(exchange_->route,
+                                     context_.clock.now_us() - exchange_->received_us);
     exchange_.reset();
     early_answer_.reset();
     if (how != Ended::kKeepAlive) co_return how;

@@ -404,8 +404,7 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
   EXPECT_GT(sample("process_open_fds"), 3);
   sample(
       "rudder:cache_config_info{model_name=\"tiny\",engine=\"0\",block_size=\"16\",num_gpu_blocks="
-      "\"100\","
-      "cache_dtype=\"bfloat16\"}");
+      "\"100\"}");
 }
 
 TEST(Api, MetricsUnderAnotherName) {
