@@ -103,9 +103,11 @@ TEST(Assistants, WhatTheyWereNotMadeForIsRefused) {
   EXPECT_EQ(joined.error().where, "pipeline-parallel-size");
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, AssistantDrafts, ::testing::ValuesIn(daily_pairs(all_backends())),
+INSTANTIATE_TEST_SUITE_P(Tiny, AssistantDrafts,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kSecond)),
                          pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, AssistantDrafts, ::testing::ValuesIn(other_pairs(all_backends())),
+INSTANTIATE_TEST_SUITE_P(Full, AssistantDrafts,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kSecond)),
                          pair_name);
 
 }  // namespace

@@ -63,16 +63,20 @@ bool runs_in_stages(testing::TinyArch arch) {
          !model::is_delayed(spec.residual);
 }
 
-std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {
+std::vector<Pair> daily_pairs(const std::vector<size_t>& among, Turn turn) {
   std::vector<Pair> pairs;
+  size_t model = 0;
   for (const testing::TinyArch arch : all_archs()) {
-    pairs.emplace_back(among[pairs.size() % among.size()], arch);
+    if (turn == Turn::kAlways || model % 3 == static_cast<size_t>(turn)) {
+      pairs.emplace_back(among[pairs.size() % among.size()], arch);
+    }
+    ++model;
   }
   return pairs;
 }
 
-std::vector<Pair> other_pairs(const std::vector<size_t>& among) {
-  const std::vector<Pair> daily = daily_pairs(among);
+std::vector<Pair> other_pairs(const std::vector<size_t>& among, Turn turn) {
+  const std::vector<Pair> daily = daily_pairs(among, turn);
   std::vector<Pair> pairs;
   for (const size_t backend : among) {
     for (const testing::TinyArch arch : all_archs()) {

@@ -51,10 +51,13 @@ inline int32_t tight_blocks(testing::TinyArch arch) {
 // A backend, as an index into backends(), and a model.
 using Pair = std::tuple<size_t, testing::TinyArch>;
 std::vector<size_t> all_backends();
-// Of these backends with all models: every model once, the backends in turn, for the daily run; and
-// the rest, for the suites named Full, which only make test-full runs.
-std::vector<Pair> daily_pairs(const std::vector<size_t>& among);
-std::vector<Pair> other_pairs(const std::vector<size_t>& among);
+// The models that a suite has in the daily run: all, or each third one. Suites that differ in who
+// guesses alone have thirds, so that each model meets three or four of them.
+enum class Turn : uint8_t { kFirst, kSecond, kThird, kAlways };
+// Of these backends with the models of a turn: every model once, the backends in turn, for the
+// daily run; and the rest, for the suites named Full, which only make test-full runs.
+std::vector<Pair> daily_pairs(const std::vector<size_t>& among, Turn turn = Turn::kAlways);
+std::vector<Pair> other_pairs(const std::vector<size_t>& among, Turn turn = Turn::kAlways);
 std::string pair_name(const ::testing::TestParamInfo<Pair>& test);
 
 // Room for every sequence of random_asks(16 or fewer) at once, whole prompts in one step.

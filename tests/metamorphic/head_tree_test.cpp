@@ -224,9 +224,11 @@ TEST_P(HeadTrees, EachPathIsGuessedAsIfAlone) {
   EXPECT_GT(cached, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, HeadTrees, ::testing::ValuesIn(daily_pairs(all_backends())),
+INSTANTIATE_TEST_SUITE_P(Tiny, HeadTrees,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kSecond)),
                          pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, HeadTrees, ::testing::ValuesIn(other_pairs(all_backends())),
+INSTANTIATE_TEST_SUITE_P(Full, HeadTrees,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kSecond)),
                          pair_name);
 
 // A device with graphs that counts their replays.

@@ -127,10 +127,10 @@ TEST_P(HostTrees, OfSuffixesAsPlainDecoding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, HostTrees, ::testing::ValuesIn(daily_pairs(all_backends())),
-                         pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, HostTrees, ::testing::ValuesIn(other_pairs(all_backends())),
-                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, HostTrees,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kThird)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, HostTrees,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kThird)), pair_name);
 
 // Of suffixes: trees, and chains of every length beside them, which are then trees of one path
 // where they are long. Sequences come while others run, so some trees are beside prompts.

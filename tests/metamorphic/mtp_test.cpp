@@ -35,10 +35,10 @@ TEST_P(MtpDrafts, GuessesDependOnTheTokensAlone) {
   expect_guesses_of_tokens_alone(GetParam(), make);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, MtpDrafts, ::testing::ValuesIn(daily_pairs(all_backends())),
-                         pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, MtpDrafts, ::testing::ValuesIn(other_pairs(all_backends())),
-                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, MtpDrafts,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kThird)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, MtpDrafts,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kThird)), pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -93,7 +93,8 @@ TEST_P(PipelineGuesses, AsOnOneDeviceAndTheTextIsThatOfPlainDecoding) {
 
 std::vector<std::tuple<size_t, TinyArch, int32_t>> guess_params(bool daily) {
   std::vector<std::tuple<size_t, TinyArch, int32_t>> params;
-  const std::vector<Pair> pairs = daily ? daily_pairs(all_backends()) : other_pairs(all_backends());
+  const std::vector<Pair> pairs =
+      daily ? daily_pairs(all_backends(), Turn::kFirst) : other_pairs(all_backends(), Turn::kFirst);
   for (const auto& [index, arch] : pairs) {
     if (!runs_in_stages(arch)) continue;
     params.emplace_back(index, arch, params.size() % 2 == 0 ? 2 : 3);

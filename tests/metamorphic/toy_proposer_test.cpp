@@ -40,10 +40,10 @@ TEST_P(ToyDrafts, GuessesDependOnTheTokensAlone) {
   expect_guesses_of_tokens_alone(GetParam(), make);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, ToyDrafts, ::testing::ValuesIn(daily_pairs(all_backends())),
-                         pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, ToyDrafts, ::testing::ValuesIn(other_pairs(all_backends())),
-                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, ToyDrafts,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kThird)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, ToyDrafts,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kThird)), pair_name);
 
 // The executor asks at its start.
 TEST(DraftSources, OneThatGuessesInAnotherWayThanTheCapacitySaysIsFound) {

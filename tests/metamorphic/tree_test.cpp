@@ -126,8 +126,12 @@ TEST_P(Trees, RightOnesSaveSteps) {
   EXPECT_EQ(outcome.stats.accepted_tokens, 60u - 48 / 6 - 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Trees, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
-INSTANTIATE_TEST_SUITE_P(Full, Trees, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, Trees,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kSecond)),
+                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Trees,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kSecond)),
+                         pair_name);
 
 // Each rank moves the KV of its own heads.
 TEST(TreesOnRanks, AsPlainDecoding) {
