@@ -52,8 +52,9 @@ std::vector<size_t> all_backends() {
 }
 
 std::vector<testing::TinyArch> all_archs() {
-  std::vector all(std::begin(testing::kTinyArchs), std::end(testing::kTinyArchs));
-  all.insert(all.end(), std::begin(testing::kOtherTinyArchs), std::end(testing::kOtherTinyArchs));
+  std::vector<testing::TinyArch> all;
+  for (const testing::TinyArch arch : testing::kTinyArchs) all.push_back(arch);
+  for (const testing::TinyArch arch : testing::kOtherTinyArchs) all.push_back(arch);
   return all;
 }
 
