@@ -53,9 +53,9 @@ GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
 // Of families without a trained model yet: random weights show their mathematics, in float32.
 std::vector<std::string> untrained_names() {
   std::vector<std::string> names;
-  for (const char* name : {"bamba", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves",
-                           "falcon-h1", "glm4-moe-lite", "glm5-next", "granite-hybrid", "hy-v4",
-                           "kimi-linear", "mistral4", "nemotron-h"}) {
+  for (const char* name :
+       {"bamba", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "falcon-h1",
+        "glm4-moe-lite", "glm5-next", "hy-v4", "kimi-linear", "mistral4", "nemotron-h"}) {
     names.push_back(std::string("../untrained/") + name);
   }
   return names;
