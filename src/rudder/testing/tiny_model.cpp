@@ -318,11 +318,6 @@ model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
       spec.final_softcap = 4;
       spec.tied_head = true;
       break;
-    case TinyArch::kRecurrent:
-    case TinyArch::kExperts:
-    case TinyArch::kSpaces:
-    case TinyArch::kLatent:
-      break;
     case TinyArch::kSinks:
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
       attention.qkv_bias = true;
@@ -339,6 +334,10 @@ model::ModelSpec tiny_spec(TinyArch arch, int32_t num_heads) {
     case TinyArch::kGatedStreams:
       norms.pre = false;
       break;
+    case TinyArch::kRecurrent:
+    case TinyArch::kExperts:
+    case TinyArch::kSpaces:
+    case TinyArch::kLatent:
     case TinyArch::kHyper:
     case TinyArch::kDelayed:
     case TinyArch::kNormedSums:
