@@ -25,7 +25,7 @@ from clean_cache import CleanCache
 TIDY = "clang-tidy-14"
 SETTINGS = compile_commands.ROOT / ".clang-tidy"
 OURS = "(src/rudder|apps|tests|bench)/"  # below the root
-GROUP_SIZE = 128
+GROUP_SIZE = 64
 GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition", "-Wno-maybe-uninitialized"}  # errors to clang
 PLUGIN = re.compile(r"-D\w+_EXPORTS")  # CMake's; plugins have an entry of one name
 MAIN = re.compile(r"^int main\(", re.M)
