@@ -145,7 +145,7 @@ TEST_P(LookUps, AsPlainDecoding) {
       if (is_paced) continue;
       EXPECT_GT(outcome.stats.accepted_tokens, 50u);
       EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens + 50);
-      EXPECT_GT(noting.num_taken, 80);
+      EXPECT_GT(noting.num_taken, 60);
       if (way.in_flight == 1) {
         EXPECT_EQ(noting.num_ahead, 0);
       } else {

@@ -11,7 +11,7 @@
 namespace rudder::sched {
 namespace {
 
-constexpr uint64_t kSeeds = 1000;
+constexpr uint64_t kSeeds = 3000;
 
 class MutantTest : public ::testing::TestWithParam<NamedMutant> {
  protected:
