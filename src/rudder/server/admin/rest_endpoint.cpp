@@ -241,14 +241,15 @@ void handle_weights_update(ServerContext& context, const std::shared_ptr<Exchang
   reader.string("mode", kMaxNameBytes, &fields.mode);
   reader.boolean("abort_all_requests", &aborts);
   reader.real("timeout", &timeout);
-  if (path.empty() && reader.ok()) {
-    reader.error(ErrorCode::kInvalidArgument, "is required: the folder of the checkpoint", "path");
-  }
   fields.timeout = timeout;
   const Result<void> in_time = check_timeout(fields);
   if (reader.ok() && !in_time) reader.adopt(in_time.error());
   const auto wish = wish_of(fields, aborts ? engine::RestMode::kAbort : engine::RestMode::kWait);
   if (reader.ok() && !wish) reader.adopt(wish.error());
+  // What is there and wrong is told first.
+  if (path.empty() && reader.ok()) {
+    reader.error(ErrorCode::kInvalidArgument, "is required: the folder of the checkpoint", "path");
+  }
   if (!reader.ok()) return exchange->respond(error_response(reader.error()));
   answer_rest_change(
       context, exchange,
