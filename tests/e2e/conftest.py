@@ -18,6 +18,10 @@ import httpx2
 import openai
 import pytest
 
+# A shell starts what runs in its background without Ctrl-C: the programs under test are to have it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("RUDDER_BINARY", ROOT / "build" / "release" / "apps" / "rudder"))
 DEMO = ROOT / "models" / "demo"
