@@ -105,8 +105,8 @@ Result<void> generate_file(ModelSession& session, std::vector<PromptLine>& lines
         progress.update(++done, static_cast<int64_t>(lines.size()));
       };
       Result<RowRequest> read = requests.read(line, settings.chat);
-      const Result<engine::RequestId> id = read ? client.submit(std::move(read->request), finish)
-                                                : tl::unexpected<Error>(read.error());
+      const Result<engine::RequestId> id =
+          read ? client.submit(read->request, finish) : tl::unexpected<Error>(read.error());
       if (id) continue;
       std::lock_guard lock(mutex);
       line.row["error"] = id.error().to_string();

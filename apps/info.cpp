@@ -46,7 +46,7 @@ std::string layers_text(const model::ModelSpec& spec) {
   if (spec.layer_embedding.exists()) {
     text += fmt::format(", embeddings by layer of {}", spec.layer_embedding.width);
   }
-  text += ")";
+  text += ')';
   windows.erase(0);
   for (const int32_t window : windows) text += fmt::format(", window {}", window);
   return text;

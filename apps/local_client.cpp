@@ -54,10 +54,10 @@ Result<engine::RequestId> LocalClient::submit(engine::RequestParams params,
                                               std::function<void(const std::string&)> on_text) {
   RUDDER_TRY(engine::Request request,
              engine::validate_request(std::move(params), engine_.limits()));
-  return submit(std::move(request), std::move(done), std::move(on_text));
+  return submit(request, std::move(done), std::move(on_text));
 }
 
-Result<engine::RequestId> LocalClient::submit(engine::Request request,
+Result<engine::RequestId> LocalClient::submit(const engine::Request& request,
                                               std::function<void(LocalAnswer&&)> done,
                                               std::function<void(const std::string&)> on_text) {
   auto answer = std::make_shared<LocalAnswer>();

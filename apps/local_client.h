@@ -35,7 +35,8 @@ class LocalClient {
 
   // Waits while the engine's queue is full. `done` runs on the engine thread, once; `on_text`, when
   // given, for each piece of text.
-  Result<engine::RequestId> submit(engine::Request request, std::function<void(LocalAnswer&&)> done,
+  Result<engine::RequestId> submit(const engine::Request& request,
+                                   std::function<void(LocalAnswer&&)> done,
                                    std::function<void(const std::string&)> on_text = {});
   // Validates the request first.
   Result<engine::RequestId> submit(engine::RequestParams params,

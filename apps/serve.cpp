@@ -88,6 +88,7 @@ void print_first_request(const server::Server& server, const ModelSession& sessi
 
 std::vector<const fleet::EventPublisher*> publishers_of(const ModelSession& session) {
   std::vector<const fleet::EventPublisher*> publishers;
+  publishers.reserve(session.kv_events.size());
   for (const auto& publisher : session.kv_events) publishers.push_back(publisher.get());
   return publishers;
 }

@@ -77,6 +77,7 @@ Result<std::vector<SteeredAnswer>> answer_prompts(ModelSession& session,
   };
   RUDDER_TRY(std::vector<LocalAnswer> raw, ask_all(session, prompts.size(), spec, label, make));
   std::vector<SteeredAnswer> answers;
+  answers.reserve(raw.size());
   for (LocalAnswer& one : raw) {
     answers.push_back({std::move(one.text), std::move(one.tokens), std::move(one.logprobs),
                        std::move(one.captures)});

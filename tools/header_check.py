@@ -3,9 +3,11 @@
 compiled again before it or a header that it includes changes (tools/clean_cache.py).
 
 Nearly all of such a compile goes into what many headers include. That is precompiled where it pays
-(tools/preludes.py, which says why it hides nothing).
+(tools/preludes.py, which says why it hides nothing). And one compile proves a chain of headers, each of
+which includes the one before it: a header finds no name there that it would not have read itself.
 """
 
+import collections
 import pathlib
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import compile_commands
 import preludes
 from clean_cache import CleanCache, closure, text_of
 
-COMPILER = "clang++-14"  # reads of a precompiled header only what is used; clang-tidy's package brings it
+COMPILER = "clang++-14"  # reads of a precompiled header only what is used
 GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized"}  # errors to clang
 
 
@@ -54,6 +56,18 @@ def includes(headers):
     return "".join(f"#include {name}\n" for name in reversed(names))  # those of libraries first
 
 
+def chains(ours):
+    """Lists of headers, of which each includes the one before it. `ours`: of each, what it includes and itself."""
+    found = []
+    for header in sorted(ours, key=lambda header: (len(ours[header]), header)):
+        chain = max((chain for chain in found if chain[-1] in ours[header]), key=lambda chain: len(ours[chain[-1]]), default=None)
+        if chain is None:
+            found.append([header])
+        else:
+            chain.append(header)
+    return found
+
+
 def check(flags, folder, root=compile_commands.ROOT):
     """{header: error, empty if it compiles alone}. `flags`: of each header, a path below `root`. `folder`: an
     empty one, for what is precompiled."""
@@ -75,16 +89,30 @@ def check(flags, folder, root=compile_commands.ROOT):
         if done.returncode == 0:  # else its users are compiled without
             made[names] = path
 
-    def compile_alone(header):
-        prelude = made.get(chosen.get(root / header))
+    def compile_chain(chain):
+        prelude = made.get(chosen.get(chain[0]))
         before = ["-include-pch", str(prelude)] if prelude else []
-        done = run_compiler([*flags[header], *before, "-fsyntax-only", "-x", "c++"], includes([root / header]), root)
-        errors[header] = "" if done.returncode == 0 else f"{header} does not compile alone:\n{done.stderr}"
+        text = "".join(f'#include "{path}"\n' for path in chain)
+        names = [path.relative_to(root).as_posix() for path in chain]
+        done = run_compiler([*flags[names[0]], *before, "-fsyntax-only", "-x", "c++"], text, root)
+        if done.returncode != 0 and len(chain) > 1:  # which of them?
+            for path in chain:
+                compile_chain([path])
+            return
+        errors.update(dict.fromkeys(names, "" if done.returncode == 0 else f"{names[0]} does not compile alone:\n{done.stderr}"))
+
+    def all_chains():
+        """Of headers with the same prelude and flags. One that may not include what it names has its own."""
+        alike = collections.defaultdict(dict)
+        for path, names in ours.items():
+            header = path.relative_to(root).as_posix()
+            alike[tuple(flags[header]), chosen.get(path), None if path in libraries else path][path] = names
+        return [chain for each in alike.values() for chain in chains(each)]
 
     compile_commands.run_all(sorted(set().union(*libraries.values())), read_files)
     chosen = preludes.Choice(libraries, ours, files).prelude_of
     compile_commands.run_all(enumerate({names for names in chosen.values() if names}), make)
-    compile_commands.run_all(flags, compile_alone)
+    compile_commands.run_all(all_chains(), compile_chain)
     return errors
 
 

@@ -83,7 +83,7 @@ python_environment() {  # python_environment FOLDER REQUIREMENTS [PIP_FLAG...]: 
 }
 
 setup_test() {
-  local packages=(libgtest-dev libdnnl-dev clang-14 clang-format-14 clang-tidy-14)
+  local packages=(libgtest-dev libdnnl-dev clang-14 clang-format-14)
   python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
   install_packages "${packages[@]}"
   setup_browser

@@ -194,6 +194,8 @@ class CompiledChecks(unittest.TestCase):
         shutil.rmtree(root / "tools", ignore_errors=True)
         shutil.copytree(TOOLS, root / "tools", ignore=shutil.ignore_patterns("[!a-z]*", "*_model", "*_diff", "golden"))
         shutil.copy(ROOT / ".clang-tidy", root)
+        if not (root / ".venv").exists():
+            (root / ".venv").symlink_to(ROOT / ".venv")
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)

@@ -51,6 +51,22 @@ class HeaderCheck(unittest.TestCase):
         self.assertEqual(set(self.check(files | {"shared.h": shared})), {"shared.h"})
 
 
+    def test_no_header_lends_a_name_to_the_next(self):
+        files = {"a.h": "#pragma once\n#include <string>\nstruct A { std::string name; };\n",
+                 "b.h": "#pragma once\n#include \"c.h\"\n#include \"a.h\"\nstruct B : A {};\n",
+                 "c.h": "#pragma once\nstruct C { A a; };\n",
+                 "d.h": "#pragma once\n#if 0\n#include \"a.h\"\n#endif\nstruct D : A {};\n",
+                 "e.h": "#pragma once\n#include \"b.h\"\nstruct E : B {};\n"}
+        errors = self.check(files)
+        self.assertLessEqual({"c.h", "d.h"}, set(errors))
+        self.assertIn("unknown type name 'A'", errors["c.h"])
+        self.assertNotIn("a.h", errors)
+
+    def test_a_chain_is_of_headers_that_include_each_other(self):
+        ours = {name: frozenset(text) for name, text in {"a": "a", "b": "ab", "c": "abc", "d": "d", "e": "ade"}.items()}
+        self.assertEqual(sorted(header_check.chains(ours)), [["a", "b", "c"], ["d", "e"]])
+
+
 class Preludes(unittest.TestCase):
     def test_reads_includes_of_any_compile(self):
         text = '#include <a>\n#if X\n#include <b>\n#else\n# include <c>\n#endif\n#define RUDDER_X\n#include "own.h"\n#include <d/e.hpp>  // why\n'

@@ -134,6 +134,7 @@ class Sweep {
       }
     }
     std::vector<Measured> measured;
+    measured.reserve(cases_.size());
     for (size_t i = 0; i < cases_.size(); ++i) {
       measured.push_back({.drafted = cases_[i], .rate = summarize(rates[i], {}).median});
     }

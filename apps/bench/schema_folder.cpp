@@ -87,6 +87,7 @@ class Tally {
     print_row("compile of all, CPU ms", all_ms_);
     print_row("memory of those taken, MiB", megabytes_);
     std::vector<std::pair<size_t, std::string>> reasons;
+    reasons.reserve(reasons_.size());
     for (const auto& [reason, count] : reasons_) reasons.emplace_back(count, reason);
     std::sort(reasons.rbegin(), reasons.rend());
     reasons.resize(std::min(reasons.size(), kMaxReasons));

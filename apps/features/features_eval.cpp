@@ -112,7 +112,8 @@ Result<double> ClampSweep::mean_activation(const std::vector<PromptRow>& prompts
   std::vector<double> sums(rows.size());
   double count = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    count += static_cast<double>(rows[i].size() / width - prompts[i].prompt.size());
+    const size_t num_rows = rows[i].size() / width;
+    count += static_cast<double>(num_rows - prompts[i].prompt.size());
   }
   ThreadPool threads;
   threads.parallel_for(static_cast<int64_t>(rows.size()), [&](int64_t index) {

@@ -54,6 +54,7 @@ Result<steer::RowSet> pooled_features(ModelSession& session, const features::Dic
                                       std::vector<PromptRow> rows, const std::string& pool,
                                       const std::string& label) {
   std::vector<std::vector<int32_t>> prompts;
+  prompts.reserve(rows.size());
   for (PromptRow& row : rows) prompts.push_back(std::move(row.prompt));
   const auto width = static_cast<size_t>(dictionary.num_features);
   steer::RowSet values{dictionary.num_features, std::vector<float>(prompts.size() * width)};

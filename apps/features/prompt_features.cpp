@@ -77,6 +77,7 @@ Result<std::shared_ptr<const features::Dictionary>> session_dictionary(const Mod
   const auto* found = layer < 0 ? nullptr : set.at_layer(layer);
   if (found != nullptr) return *found;
   std::vector<int32_t> layers;
+  layers.reserve(set.layers.size());
   for (const auto& dictionary : set.layers) layers.push_back(dictionary->read.layer);
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("one of the dictionary's layers is needed: {}", fmt::join(layers, ", ")),

@@ -198,6 +198,7 @@ std::string report_text(const std::vector<ScalePoint>& points) {
                        point.effect, point.perplexity, point.num_tokens);
   }
   std::vector<std::pair<double, double>> plotted;
+  plotted.reserve(points.size());
   for (const ScalePoint& point : points) plotted.emplace_back(point.effect, point.perplexity);
   return out + "\n" + text_plot(plotted, "effect", "perplexity");
 }
@@ -252,7 +253,7 @@ Result<void> write_report(const steer::VectorCard& card, const Evaluation& evalu
                              {line}));
 }
 
-Result<void> evaluate(const std::string& model, SessionSettings settings,
+Result<void> evaluate(const std::string& model, const SessionSettings& settings,
                       const EvalSettings& eval_settings) {
   RUDDER_TRY(const std::vector<double> scales, parse_numbers(eval_settings.scales, "scales"));
   if (eval_settings.kl_budget > 0 && *std::ranges::max_element(scales) <= 0) {

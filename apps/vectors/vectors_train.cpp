@@ -64,6 +64,7 @@ struct TrainSettings {
 
 std::vector<std::vector<int32_t>> tokens_of(std::vector<PromptRow> rows) {
   std::vector<std::vector<int32_t>> prompts;
+  prompts.reserve(rows.size());
   for (PromptRow& row : rows) prompts.push_back(std::move(row.prompt));
   return prompts;
 }
@@ -121,6 +122,7 @@ Result<void> set_unit(ModelSession& session, double budget, const std::vector<Pr
                       steer::VectorCard& card) {
   constexpr int32_t kMaxTokens = 32;
   std::vector<int32_t> layers;
+  layers.reserve(card.vectors.size());
   for (const steer::TrainedVector& vector : card.vectors) layers.push_back(vector.point.layer);
   const auto divergence_at = [&](double scale) -> Result<Divergence> {
     Divergence worst;

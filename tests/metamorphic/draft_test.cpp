@@ -72,6 +72,11 @@ class Drafts : public ::testing::TestWithParam<Pair> {
   uint64_t num_preemptions_ = 0;  // of all ways
 };
 
+// Who guesses: each has a third of the models in the daily run.
+class Proposers : public Drafts {};
+class DraftModels : public Drafts {};
+class DraftHeads : public Drafts {};
+
 TEST_P(Drafts, AsPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(20, 31, 110);
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
@@ -96,7 +101,7 @@ TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
 
 // The proposers that are served, over texts in which much repeats; each with every draft verified,
 // and with those that pay.
-TEST_P(Drafts, EveryProposerAsPlainDecoding) {
+TEST_P(Proposers, EveryOneAsPlainDecoding) {
   const step::Capacity roomy = with_taps(kRoomy, arch());
   std::vector<Ask> asks = random_masked_asks(16, 77, 100);
   add_random_taps(asks, roomy, 4);
@@ -142,7 +147,7 @@ bool keeps_every_token(testing::TinyArch arch) {
 }
 
 // The executor's own proposer, with a model of another kind.
-TEST_P(Drafts, DraftModelAsPlainDecoding) {
+TEST_P(DraftModels, AsPlainDecoding) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
   const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
     return guessing_executor(way.device, arch(), testing::TinyArch::kPreNorm, 8, capacity);
@@ -151,7 +156,7 @@ TEST_P(Drafts, DraftModelAsPlainDecoding) {
 }
 
 // A draft head, of rows that steered tokens changed too.
-TEST_P(Drafts, DraftHeadAsPlainDecoding) {
+TEST_P(DraftHeads, AsPlainDecoding) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
   if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it runs no draft heads";
   using enum testing::TinyHead;
@@ -167,7 +172,7 @@ TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   expect_text_of_plain_decoding(GetParam(), 79, make);
 }
 
-TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
+TEST_P(DraftHeads, GuessesDependOnTheTokensAlone) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
   if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it runs no draft heads";
   for (const auto kind : {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
@@ -184,7 +189,7 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
 // A model that guesses for itself is right about every greedy token: so its KV is that of the
 // sequence's tokens, behind chunks, rejections (of the sampled sequences beside), preemptions,
 // cached prefixes and repeated use of blocks.
-TEST_P(Drafts, OwnGuessesAreAllRight) {
+TEST_P(DraftModels, OwnGuessesAreAllRight) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
   if (!exec::draft_kv_layout(testing::tiny_spec(arch()), {}, 16)) {
     GTEST_SKIP() << "a draft model keeps KV in one shape";
@@ -317,6 +322,20 @@ TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Drafts, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
 INSTANTIATE_TEST_SUITE_P(Full, Drafts, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, DraftModels,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kFirst)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, DraftModels,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kFirst)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, DraftHeads,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kSecond)),
+                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, DraftHeads,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kSecond)),
+                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, Proposers,
+                         ::testing::ValuesIn(daily_pairs(all_backends(), Turn::kThird)), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Proposers,
+                         ::testing::ValuesIn(other_pairs(all_backends(), Turn::kThird)), pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

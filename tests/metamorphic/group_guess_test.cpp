@@ -113,17 +113,21 @@ TEST_P(GroupHeadBits, RanksHaveTheSameBitsAndTheTextIsThatOfPlainDecoding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeads, ::testing::ValuesIn(group_params({1}).daily),
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeads,
+                         ::testing::ValuesIn(group_params({1}, Turn::kFirst).daily), group_name);
+INSTANTIATE_TEST_SUITE_P(Full, GroupHeads,
+                         ::testing::ValuesIn(group_params({0, 1}, Turn::kFirst).others),
                          group_name);
-INSTANTIATE_TEST_SUITE_P(Full, GroupHeads, ::testing::ValuesIn(group_params({0, 1}).others),
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeads,
+                         ::testing::ValuesIn(group_params({1}, Turn::kFirst).of_eight), group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeadBits,
+                         ::testing::ValuesIn(group_params({1, 2}, Turn::kSecond).daily),
                          group_name);
-INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeads, ::testing::ValuesIn(group_params({1}).of_eight),
+INSTANTIATE_TEST_SUITE_P(Full, GroupHeadBits,
+                         ::testing::ValuesIn(group_params({1, 2}, Turn::kSecond).others),
                          group_name);
-INSTANTIATE_TEST_SUITE_P(Tiny, GroupHeadBits, ::testing::ValuesIn(group_params({1, 2}).daily),
-                         group_name);
-INSTANTIATE_TEST_SUITE_P(Full, GroupHeadBits, ::testing::ValuesIn(group_params({1, 2}).others),
-                         group_name);
-INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeadBits, ::testing::ValuesIn(group_params({1}).of_eight),
+INSTANTIATE_TEST_SUITE_P(FullEight, GroupHeadBits,
+                         ::testing::ValuesIn(group_params({1}, Turn::kSecond).of_eight),
                          group_name);
 
 }  // namespace

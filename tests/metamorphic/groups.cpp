@@ -122,18 +122,18 @@ std::string group_name(const ::testing::TestParamInfo<GroupParam>& test) {
          std::string(testing::tiny_arch_name(std::get<1>(test.param))) + "_" +
          std::to_string(std::get<2>(test.param));
 }
-GroupParams group_params(const std::vector<size_t>& backends) {
+GroupParams group_params(const std::vector<size_t>& backends, Turn turn) {
   GroupParams params;
   const auto add = [](std::vector<GroupParam>& to, const Pair& pair, int32_t ranks) {
     to.emplace_back(std::get<0>(pair), std::get<1>(pair), ranks);
   };
-  for (const Pair& pair : daily_pairs(backends)) {
+  for (const Pair& pair : daily_pairs(backends, turn)) {
     const int32_t ranks = params.daily.size() / backends.size() % 2 == 0 ? 2 : 4;
     add(params.daily, pair, ranks);
     add(params.others, pair, ranks == 2 ? 4 : 2);
     add(params.of_eight, pair, 8);
   }
-  for (const Pair& pair : other_pairs(backends)) {
+  for (const Pair& pair : other_pairs(backends, turn)) {
     for (const int32_t ranks : {2, 4}) add(params.others, pair, ranks);
   }
   return params;

@@ -82,10 +82,11 @@ class HashingOps final : public testing::PassingOps {
 using GroupParam = std::tuple<size_t, testing::TinyArch, int32_t>;
 std::string group_name(const ::testing::TestParamInfo<GroupParam>& test);
 struct GroupParams {
-  // `daily`: every model once, backends and ranks in turn; `of_eight`: the same on eight ranks
+  // `daily`: every model of a turn once, backends and ranks in turn; `of_eight`: the same on eight
+  // ranks
   std::vector<GroupParam> daily, others, of_eight;
 };
-GroupParams group_params(const std::vector<size_t>& backends);
+GroupParams group_params(const std::vector<size_t>& backends, Turn turn = Turn::kAlways);
 // Heads of a tiny model that so many ranks divide.
 constexpr int32_t heads_for(int32_t num_ranks) {
   return std::max(num_ranks, testing::kTinyHeads);

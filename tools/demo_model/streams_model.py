@@ -60,8 +60,8 @@ def decayed_delta_rule(q, k, v, g, beta):
     total = g.cumsum(dim=-2)
     grown, shrunk = total.exp(), (-total).exp()
     q, key, back = q * grown, k * grown, k * shrunk
-    lower = torch.tril(torch.ones(CHUNK, CHUNK, dtype=torch.bool), diagonal=-1)
-    seen = (key @ back.mT * beta).masked_fill(~lower, 0) + torch.eye(CHUNK)
+    lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril(diagonal=-1)
+    seen = (key @ back.mT * beta).masked_fill(~lower, 0) + torch.eye(CHUNK, device=q.device)
     both = torch.linalg.solve_triangular(seen, torch.cat((v * beta, key * beta), dim=-1), upper=False, unitriangular=True)
     fresh, read = both.split(dim, dim=-1)
     scores = (q @ back.mT).tril()
@@ -108,7 +108,7 @@ class DeltaRule(nn.Module):
         g = (self.f_b_proj(self.f_a_proj(x)).float() + self.dt_bias).unflatten(-1, (heads, dim)).transpose(1, 2)
         g = config.linear_lower_bound * torch.sigmoid(self.A_log.exp().view(-1, 1, 1) * g)
         beta = torch.sigmoid(self.b_proj(x).float()).mT.unsqueeze(-1)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(x.device.type, enabled=False):
             out = decayed_delta_rule(q, k, v, g, beta).transpose(1, 2)
         gate = self.g_b_proj(self.g_a_proj(x)).float().unflatten(-1, (heads, dim))
         return self.o_proj((self.o_norm(out) * torch.sigmoid(gate)).flatten(2))
@@ -188,7 +188,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         for site, norm, branch in (("attn", self.input_layernorm, self.self_attn), ("ffn", self.post_attention_layernorm, self.mlp)):
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(x.device.type, enabled=False):
                 pre, post, mix = self.numbers(x, site)
                 read = norm((pre.unsqueeze(-1) * x).sum(2))
             out = branch(read).float()

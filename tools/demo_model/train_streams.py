@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the demo model with several streams (streams_model.py) on the corpus's stories, for a fixed time on one CPU core."""
+"""Trains the demo model with several streams (streams_model.py) on the corpus's stories, for a fixed time: on a GPU where
+one is, else on one CPU core."""
 
 import argparse
 import random
@@ -54,6 +55,18 @@ def batches(tokenizer, rng, tokens):
             yield rows[0, :, :-1], rows[0, :, 1:], learnt[:, 1:]
 
 
+class Batches(torch.utils.data.IterableDataset):
+    """What batches() yields, each process with stories of its own."""
+
+    def __init__(self, tokenizer, seed, tokens):
+        self.tokenizer, self.seed, self.tokens = tokenizer, seed, tokens
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        rng = random.Random(f"streams {self.seed} {worker.id if worker else 0}")
+        return batches(Tokenizer.from_file(str(self.tokenizer)), rng, self.tokens)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json")
@@ -62,15 +75,18 @@ def main():
     parser.add_argument("--plateau", type=float, default=0.5, help="share of the time before the rate decays")
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--resume", type=Path, help="weights to start from")
+    parser.add_argument("--workers", type=int, default=0, help="processes that draw stories; 0: this one does")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=4e-3)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = Streams(StreamsConfig())
     if args.resume:
         model.load_state_dict(load_file(str(args.resume)))
+    model.to(device)
     matrices = [p for name, p in model.model.layers.named_parameters() if p.ndim == 2 and "hc_" not in name]
     chosen = {id(p) for p in matrices}
     muon = Muon(matrices, lr=args.lr)
@@ -79,15 +95,16 @@ def main():
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
 
     def save():
-        save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, str(args.checkpoint))
+        save_file({name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}, str(args.checkpoint))
 
-    source = batches(Tokenizer.from_file(str(args.tokenizer / "tokenizer.json")), random.Random(f"streams {args.seed}"), args.batch_tokens)
+    data = Batches(args.tokenizer / "tokenizer.json", args.seed, args.batch_tokens)
+    source = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=args.workers))
     start, step, total, tokens = time.time(), 0, 0.0, 0
     while (elapsed := (time.time() - start) / (60 * args.minutes)) < 1:
         for group in muon.param_groups + adam.param_groups:
             group["lr"] = args.lr * rate(step, elapsed, args.plateau)
-        ids, targets, learnt = next(source)
-        with torch.autocast("cpu", torch.bfloat16):
+        ids, targets, learnt = (rows.to(device) for rows in next(source))
+        with torch.autocast(device, torch.bfloat16):
             logits = F.linear(model.hidden(ids)[learnt], model.model.embed_tokens.weight)
         loss = F.cross_entropy(logits.float(), targets[learnt])
         loss.backward()
@@ -95,9 +112,9 @@ def main():
         muon.step()
         adam.step()
         model.zero_grad(set_to_none=True)
-        step, total, tokens = step + 1, total + loss.item(), tokens + ids.numel()
+        step, total, tokens = step + 1, total + loss.detach(), tokens + ids.numel()
         if step % 50 == 0:
-            print(f"step {step}  {elapsed:4.0%}  loss {total / 50:.4f}  {tokens} tokens", flush=True)
+            print(f"step {step}  {elapsed:4.0%}  loss {float(total) / 50:.4f}  {tokens} tokens", flush=True)
             total = 0.0
             save()
     save()

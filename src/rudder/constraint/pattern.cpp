@@ -187,6 +187,7 @@ class Builder {
                                                : rules_.chars(tree.set);
       case Kind::kChoice: {
         std::vector<Node> parts;
+        parts.reserve(tree.parts.size());
         for (const PatternTree& part : tree.parts) parts.push_back(build(part));
         return rules_.choice(parts);
       }
@@ -194,6 +195,7 @@ class Builder {
         return rules_.repeat(build(tree.parts[0]), tree.min, tree.max);
       default: {
         std::vector<Node> parts;
+        parts.reserve(tree.parts.size());
         for (const PatternTree& part : tree.parts) parts.push_back(build(part));
         return rules_.sequence(parts);
       }

@@ -64,6 +64,7 @@ void Product::make_classes() {
   std::map<std::vector<uint8_t>, uint8_t> known;
   for (size_t byte = 0; byte < 256; ++byte) {
     std::vector<uint8_t> classes;
+    classes.reserve(factors_.size());
     for (const Factor& factor : factors_) classes.push_back(factor.automaton.classes[byte]);
     const auto number = static_cast<uint8_t>(known.size());
     const auto [found, is_new] = known.try_emplace(std::move(classes), number);

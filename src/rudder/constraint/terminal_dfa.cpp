@@ -187,6 +187,7 @@ ByteAutomaton SetAutomaton::take() const {
   std::vector<std::vector<State>> columns;
   for (size_t byte = 0; byte < 256; ++byte) {
     std::vector<State> column;
+    column.reserve(states_.size());
     for (const Row& row : states_) column.push_back(row[byte]);
     const auto next = static_cast<uint8_t>(classes.size());
     const auto [known, is_new] = classes.try_emplace(column, next);

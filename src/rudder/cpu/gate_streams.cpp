@@ -37,6 +37,7 @@ std::vector<float> normed_streams(const ops::NormSpec& norm, const float* x, int
 std::vector<double> products(const View& matrix, const std::vector<float>& f) {
   const int64_t columns = matrix.shape[1];
   std::vector<double> out;
+  out.reserve(static_cast<size_t>(matrix.shape[0]));
   for (int64_t r = 0; r < matrix.shape[0]; ++r) {
     out.push_back(sum_of_products(matrix.as<float>() + r * columns, f.data(), columns));
   }

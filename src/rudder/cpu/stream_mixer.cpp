@@ -93,6 +93,7 @@ class TokenNumbers {
   }
   void append_softmax(int64_t i, std::vector<double>& c) const {
     std::vector<double> row;
+    row.reserve(static_cast<size_t>(count_));
     for (int64_t j = 0; j < count_; ++j) row.push_back(logit((2 + i) * count_ + j, 2));
     const double largest = std::ranges::max(row);
     double total = 0;

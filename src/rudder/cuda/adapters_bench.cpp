@@ -75,6 +75,7 @@ int run_adapters_bench(int rounds) {
     for (const int64_t tokens : {1, 32, 128}) {
       if (adapters > tokens) continue;
       std::vector<int32_t> rows;
+      rows.reserve(static_cast<size_t>(tokens));
       for (int64_t t = 0; t < tokens; ++t) rows.push_back(static_cast<int32_t>(t % adapters));
       std::vector<int32_t> order(rows.size());
       std::vector<ops::AdapterGroup> groups(rows.size());

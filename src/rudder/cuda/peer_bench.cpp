@@ -268,6 +268,7 @@ double time_ranks(const std::vector<int32_t>& devices,
   std::barrier<> barrier(std::ssize(devices));
   std::vector<double> us(devices.size());
   std::vector<std::thread> threads;
+  threads.reserve(devices.size());
   for (size_t i = 0; i < devices.size(); ++i) {
     threads.emplace_back(
         [&, i] { us[i] = time_sums(devices[i], sum_of(i), bytes, rounds, barrier); });

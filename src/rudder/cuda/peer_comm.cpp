@@ -178,6 +178,7 @@ Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
   const auto group = std::make_shared<Group>(devices, patience_ms);
   RUDDER_TRY_VOID(group->allocate());
   std::vector<std::shared_ptr<PeerComm>> ranks;
+  ranks.reserve(static_cast<size_t>(group->count()));
   for (int32_t i = 0; i < group->count(); ++i) {
     ranks.push_back(std::shared_ptr<PeerComm>(new PeerComm(group, {i, group->count()})));
   }

@@ -29,6 +29,7 @@ const RequestTable::Target* RequestTable::target(sched::SequenceId sequence) con
 
 std::vector<RequestId> RequestTable::ids() const {
   std::vector<RequestId> ids;
+  ids.reserve(requests_.size());
   for (const auto& [id, request] : requests_) ids.push_back(id);
   std::ranges::sort(ids, {}, &RequestId::value);
   return ids;

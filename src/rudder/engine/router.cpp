@@ -100,6 +100,7 @@ Router::Placement Router::place(const RequestParams& params, const std::vector<b
   const std::vector<int64_t> cached = cached_tokens(params);
   const std::lock_guard lock(mutex_);
   std::vector<ReplicaLoad> replicas;
+  replicas.reserve(keys_.size());
   for (size_t i = 0; i < keys_.size(); ++i) {
     replicas.push_back({.open = load(i), .cached = cached[i], .takes = takes[i]});
   }

@@ -126,6 +126,7 @@ size_t HeadLens::rows_together() const {
 void HeadLens::multiply(int64_t num, const ops::View& scale) {
   const ops::View logits = logits_.rows(0, num);
   std::vector<ops::View> parts;
+  parts.reserve(parts_.size());
   for (const ops::View& part : parts_) parts.push_back(part.rows(0, num));
   for (size_t i = 0; i < weights_.heads.size(); ++i) {
     ops_->logits({.x = normed_.rows(0, num),

@@ -349,6 +349,7 @@ void StepBuffers::put_adapters(const PackedStep& packed, const View& staging) co
   };
   put_batch(layout.adapters, row);
   std::vector<int32_t> picked;
+  picked.reserve(packed.logits_rows.size());
   for (const int32_t token : packed.logits_rows) picked.push_back(row[static_cast<size_t>(token)]);
   put_batch(layout.rows_adapters, picked);
 }

@@ -9,6 +9,7 @@ namespace {
 // Where a head leaves what goes on behind each row of logits, and what its next guess goes on from.
 std::vector<int32_t> rows_of_slots(const PackedStep& packed) {
   std::vector<int32_t> rows;
+  rows.reserve(packed.sample_rows.size());
   for (const ops::SampleRow& row : packed.sample_rows) rows.push_back(row.slot);
   return rows;
 }

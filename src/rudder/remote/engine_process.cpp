@@ -60,6 +60,7 @@ Result<EngineProcess> EngineProcess::start(const EngineCommand& command) {
     return refused("a socket pair", errno);
   }
   std::vector<char*> arguments;
+  arguments.reserve(command.arguments.size());
   for (const std::string& one : command.arguments) {
     arguments.push_back(const_cast<char*>(one.c_str()));
   }

@@ -352,6 +352,7 @@ void Scheduler::start_afresh(const std::string* identity) {
   RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
   running_.preempt_all();
   std::vector<cache::Chain*> chains;
+  chains.reserve(sequences_.size());
   for (const auto& [id, sequence] : sequences_) chains.push_back(&sequence->chain);
   blocks_.cache().forget_all(identity, chains);
   tiers_.note_cleared(identity != nullptr);

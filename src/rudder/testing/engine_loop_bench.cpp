@@ -129,6 +129,7 @@ void time_masks(int32_t num_threads, size_t num_rows) {
   engine::RequestParams params;
   const std::shared_ptr<const constraint::Constraint> slow = std::make_shared<SlowConstraint>();
   std::vector<engine::ChoiceConstraint> choices;
+  choices.reserve(num_rows);
   for (size_t i = 0; i < num_rows; ++i) {
     choices.emplace_back(params, std::vector{slow});
   }

@@ -125,6 +125,7 @@ TEST_P(OpsConformance, Adapters) {
                                     {kTableRows, weights.num_parts, 2});
     const int64_t tokens = shape.tokens;
     std::vector<int32_t> rows;
+    rows.reserve(static_cast<size_t>(tokens));
     for (int64_t t = 0; t < tokens; ++t) rows.push_back(static_cast<int32_t>(between(-1, 2)));
     if (tokens > 4) rows[3] = -1;
     if (tokens > 0) rows.back() = 2;

@@ -343,6 +343,7 @@ TEST_P(OpsAttention, QueriesAloneAreAsBesideKeys) {
     const std::vector<float> queries(all.values.begin(), all.values.end());
     const HostTensor alone(queries, act_, {tokens, q_width});
     std::vector<int32_t> rope_row;
+    rope_row.reserve(static_cast<size_t>(tokens));
     for (int64_t t = 0; t < tokens; ++t) {
       rope_row.push_back(static_cast<int32_t>(between(0, kMaxPositions - 1)));
     }

@@ -156,6 +156,7 @@ TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
     return device_.values<uint8_t>(work);
   };
   std::vector<int32_t> all;
+  all.reserve(static_cast<size_t>(kRows));
   for (int64_t t = 0; t < kRows; ++t)
     all.push_back(static_cast<int32_t>(t % 5 == 4 ? 0 : t % 2 + 1));
   const std::vector<uint8_t> together = encode(all);

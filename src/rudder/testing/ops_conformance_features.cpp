@@ -34,6 +34,7 @@ OpsFeatures::Asked OpsFeatures::asked_of(const Image& image, std::vector<int32_t
 }
 std::vector<int32_t> OpsFeatures::some_features(const Image& image, int64_t count) {
   std::vector<int32_t> some;
+  some.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     some.push_back(static_cast<int32_t>(between(0, image.head.num_features - 1)));
   }

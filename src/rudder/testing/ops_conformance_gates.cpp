@@ -27,6 +27,7 @@ std::vector<Matrix> streams_of(const Matrix& x, int64_t width) {
 // ((step * i) mod period - middle) / by: numbers that anyone can make.
 std::vector<float> pattern(int64_t count, int64_t step, int64_t period, int64_t middle, float by) {
   std::vector<float> values;
+  values.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     values.push_back(static_cast<float>((step * i) % period - middle) / by);
   }

@@ -20,7 +20,8 @@ std::vector<int32_t> guess_by_search(std::vector<int32_t> text, int32_t min_n, i
   for (int32_t n = std::min(max_n, len - 1); n >= min_n; --n) {
     for (int32_t from = len - 1; from >= n; --from) {
       if (!std::equal(text.end() - n, text.end(), text.begin() + from - n)) continue;
-      for (int32_t i = 0; i < count; ++i) text.push_back(text[static_cast<size_t>(from + i)]);
+      for (int32_t i = 0; i < count; ++i)
+        text.push_back(text[static_cast<size_t>(int64_t{from} + i)]);
       return {text.end() - count, text.end()};
     }
   }
@@ -130,9 +131,10 @@ TEST_P(OpsConformance, LookUpGuessesWhatASearchFinds) {
           row.num_guess = i == 0 ? below(most + 2) : 0;
           ops::SampledToken& sampled = step.sampled.emplace_back();
           if (i < kept) {
-            sampled.token = below(3) == 0
-                                ? below(vocab)
-                                : step.history[static_cast<size_t>(slot * max_len + below(at))];
+            sampled.token =
+                below(3) == 0
+                    ? below(vocab)
+                    : step.history[static_cast<size_t>(int64_t{slot} * max_len + below(at))];
           } else {
             sampled.end = ops::SampleEnd::kRejected;
           }

@@ -153,7 +153,7 @@ TEST_P(OpsConformance, BeginStepGathersTaps) {
       return static_cast<int32_t>(between(low, high));
     };
     const auto at = [width = num_points](int32_t row, int32_t point) {
-      return static_cast<size_t>(row * width + point);
+      return static_cast<size_t>(int64_t{row} * width + point);
     };
     std::vector<ops::TapEntry> points(at(num_rows, 0));
     for (ops::TapEntry& entry : points) {

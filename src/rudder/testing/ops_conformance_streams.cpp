@@ -56,6 +56,7 @@ TEST_P(OpsConformance, MixStreams) {
   const auto numbers = [&](int64_t count) {
     const Matrix values = read(random({1, wide(count)}));
     std::vector<float> floats;
+    floats.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) floats.push_back(static_cast<float>(values.at(0, i)));
     return device_.put_as(std::span<const float>(floats), DType::kF32, {count});
   };
@@ -262,10 +263,12 @@ TEST_P(OpsConformance, ScaleAdd) {
 ops::StreamMap patterned_map(Device& device, int64_t rows, int64_t columns,
                              const std::vector<float>& scale) {
   std::vector<float> fn;
+  fn.reserve(static_cast<size_t>(rows * columns));
   for (int64_t i = 0; i < rows * columns; ++i) {
     fn.push_back(static_cast<float>((53 * i) % 23 - 11) / 16);
   }
   std::vector<float> base;
+  base.reserve(static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) base.push_back(static_cast<float>((29 * i) % 13 - 6) / 8);
   const auto put = [&](const std::vector<float>& values, tensor::Shape shape) {
     return device.put_as(std::span<const float>(values), DType::kF32, shape);

@@ -239,7 +239,7 @@ TEST_P(OpsTaps, ControlsFollowTheTokenBefore) {
       // Two slots in turn; the tokens of slot 1 are one step behind. Slot 2 misses a token.
       const std::vector<float> read = {1, 9, -4, 3, 2, 5};
       const auto reading = [&](int32_t n) {
-        const double p = read[static_cast<size_t>(n + 2)];
+        const double p = read[static_cast<size_t>(int64_t{n} + 2)];
         return of_feature ? (p > 2 ? std::max(2 * p - 3, 0.0) : 0.0) : p;
       };
       for (int32_t step = 0; step < 6; ++step) {
@@ -253,7 +253,8 @@ TEST_P(OpsTaps, ControlsFollowTheTokenBefore) {
         std::vector<float> values(static_cast<size_t>(count * width));
         for (int64_t t = 0; t < count; ++t) {
           const int32_t n = tokens[static_cast<size_t>(t)].since_prompt;
-          values[static_cast<size_t>(t * width)] = read[static_cast<size_t>(n + 2)];
+          values[static_cast<size_t>(int64_t{t} * width)] =
+              read[static_cast<size_t>(int64_t{n} + 2)];
         }
         const ops::TapBatch batch = put_tap_batch(device_, scene.table, tokens);
         ops::ResidualNormArgs args;

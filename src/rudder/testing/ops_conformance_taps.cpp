@@ -188,7 +188,7 @@ void OpsTaps::fill_latches(const ops::TapTable& table) {
   std::vector<int64_t> values((kSlots + 1) * tap::kNumLatches * 2);
   for (int32_t slot = 0; slot < kSlots; ++slot) {
     for (int32_t latch = 0; latch < kRead && slot != 2; ++latch) {
-      const auto at = static_cast<size_t>((slot * tap::kNumLatches + latch) * 2);
+      const auto at = static_cast<size_t>((int64_t{slot} * tap::kNumLatches + latch) * 2);
       values[at] = ops::latch_sample(static_cast<float>(uniform(-12, 12)));
       values[at + 1] = between(1, 4);
     }
@@ -204,7 +204,7 @@ void OpsTaps::fill_latches(const ops::TapTable& table) {
 ReferenceLatches OpsTaps::latches_of(int32_t slot) const {
   ReferenceLatches latches;
   for (int32_t latch = 0; latch < tap::kNumLatches; ++latch) {
-    const auto at = static_cast<size_t>((slot * tap::kNumLatches + latch) * 2);
+    const auto at = static_cast<size_t>((int64_t{slot} * tap::kNumLatches + latch) * 2);
     if (latch == kRead) {
       for (int32_t n = -1; n < 8; ++n) {
         const int64_t word = latches_[at + static_cast<size_t>(n & 1)];
@@ -318,7 +318,7 @@ void OpsTaps::expect_latches(const Scene& scene, const std::vector<ReferenceLatc
   const auto got = device_.values<int64_t>(scene.table.latches);
   for (int32_t slot = 0; slot <= kSlots; ++slot) {
     for (int32_t latch = 0; latch < tap::kNumLatches; ++latch) {
-      const auto at = static_cast<size_t>((slot * tap::kNumLatches + latch) * 2);
+      const auto at = static_cast<size_t>((int64_t{slot} * tap::kNumLatches + latch) * 2);
       if (latch != kSampled) {
         EXPECT_EQ(got[at], latches_[at]) << what;
         EXPECT_EQ(got[at + 1], latches_[at + 1]) << what;

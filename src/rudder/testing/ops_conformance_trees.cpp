@@ -148,7 +148,10 @@ TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
     }
     constexpr int64_t kWidth = 6;
     std::vector<float> rows(static_cast<size_t>(2 * num_blocks * size * kWidth));
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i / kWidth * 8 + i % 6);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const size_t row = i / kWidth;
+      rows[i] = static_cast<float>(row * 8 + i % 6);
+    }
     const View beside =
         device_.put_as(std::span<const float>(rows), DType::kF32, {2 * num_blocks * size, kWidth});
     const std::vector<int32_t> q_begin = {0, kChain, static_cast<int32_t>(kChain + count)};

@@ -17,6 +17,7 @@ std::vector<double> unit_row(const Matrix& rows, int64_t t, int64_t begin, int64
   for (int64_t i = 0; i < count; ++i) square += rows.at(t, begin + i) * rows.at(t, begin + i);
   const double factor = norms ? scale / std::sqrt(square + 1e-6) : 1;
   std::vector<double> out;
+  out.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) out.push_back(rows.at(t, begin + i) * factor);
   return out;
 }

@@ -79,6 +79,7 @@ ReferenceNumbers reference_numbers(const ops::StreamRule& rule, const ReferenceM
   }
   if (!mixes) return out;
   std::vector<double> logits;
+  logits.reserve(static_cast<size_t>(n * n));
   for (int64_t i = 0; i < n * n; ++i) logits.push_back(logit(mix + i, 2));
   out.mix = mix_of(rule, logits, fault);
   return out;

@@ -61,15 +61,15 @@ std::string tokenizer_json() {
     const Piece& piece = kPieces[id];
     const std::string number = std::to_string(id);
     if (*piece.text == '\0') {
-      if (!added.empty()) added += ",";
+      if (!added.empty()) added += ',';
       added += R"({"id":)" + number + R"(,"content":")" + piece.spelling +
                R"(","single_word":false,"lstrip":false,"rstrip":false,)"
                R"("normalized":false,"special":true})";
     }
-    if (!vocab.empty()) vocab += ",";
+    if (!vocab.empty()) vocab += ',';
     vocab += std::string("\"") + piece.spelling + "\":" + number;
     if (*piece.merge == '\0') continue;
-    if (!merges.empty()) merges += ",";
+    if (!merges.empty()) merges += ',';
     merges += std::string("\"") + piece.merge + "\"";
   }
   const std::string byte_level =

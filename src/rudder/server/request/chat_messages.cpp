@@ -321,7 +321,7 @@ std::string echoed_message(const json::object& body) {
     History untold;  // what is not shown is not repeated either
     const Result<std::string> shown = read_part(part, "", false, untold);
     if (!shown || shown->empty()) continue;
-    if (!text.empty()) text += "\n";
+    if (!text.empty()) text += '\n';
     text += *shown;
   }
   return text;

@@ -74,6 +74,7 @@ std::vector<double> sweep_metrics(const PatchSweepRequest& request,
 std::string sweep_document(const PatchSweepRequest& request, const std::vector<double>& metrics,
                            const engine::Usage& usage, const text::Tokenizer& tokenizer) {
   std::vector<std::string> labels;
+  labels.reserve(request.corrupted.size());
   for (const int32_t token : request.corrupted) {
     labels.push_back(to_valid_utf8(tokenizer.token_bytes(token)));
   }

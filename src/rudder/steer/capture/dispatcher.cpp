@@ -466,6 +466,7 @@ void ThreadedDispatcher::stop() {
              lane->consumer().name());
   }
   std::vector<CaptureId> left;
+  left.reserve(requests_.size());
   for (const auto& [id, request] : requests_) left.push_back(id);
   for (const CaptureId id : left) settle(id);
   std::deque<Message> messages;

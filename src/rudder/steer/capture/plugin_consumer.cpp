@@ -219,6 +219,7 @@ class PluginConsumer final : public Consumer {
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
     std::vector<rudder_capture_point> given;
+    given.reserve(info.rows.size());
     for (const RowLayout& layout : info.rows) {
       given.push_back(plugin_point(layout.point, layout.width));
     }

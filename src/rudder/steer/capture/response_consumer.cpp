@@ -222,6 +222,7 @@ class ResponseSession final : public Session {
 
   std::vector<PointNumbers> empty_numbers() const {
     std::vector<PointNumbers> numbers;
+    numbers.reserve(keys_.size());
     for (const std::string& key : keys_) numbers.push_back({key, {}});
     return numbers;
   }
@@ -384,6 +385,7 @@ class ResponseConsumer final : public Consumer {
                                                        const std::string& path) const override {
     RUDDER_TRY(const LensAsk ask, parse_lens(fields, path, context_));
     std::vector<tap::CapturePoint> points;
+    points.reserve(ask.layers.size());
     for (const int32_t layer : ask.layers) {
       points.push_back({{layer, tap::Site::kResidPost}, after});
     }

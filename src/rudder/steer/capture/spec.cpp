@@ -347,6 +347,7 @@ Result<std::vector<ParsedAsk>> parse_asks(const json::value& field, const std::s
         std::ranges::find(context.consumers, std::string_view(name), &OptionsParser::name);
     if (found == context.consumers.end()) {
       std::vector<std::string_view> known;
+      known.reserve(context.consumers.size());
       for (const OptionsParser* consumer : context.consumers) known.push_back(consumer->name());
       return invalid_field(
           fmt::format("unknown consumer: this server has {}", fmt::join(known, ", ")), at);

@@ -213,6 +213,7 @@ std::string card_markdown(const VectorCard& card) {
 
 Result<void> write_vectors_safetensors(const VectorCard& card, const std::string& path) {
   std::vector<weights::TensorDecl> tensors;
+  tensors.reserve(card.vectors.size());
   for (const TrainedVector& vector : card.vectors) {
     tensors.push_back({tensor_name(vector.point), tensor::DType::kF32,
                        weights::TensorShape::of({vector.direction.values.size()})});

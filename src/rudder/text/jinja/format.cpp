@@ -128,6 +128,7 @@ void put_view(const ViewBox& view, Style style, int depth, Writer& out) {
   static constexpr std::array<std::string_view, 3> kOpen = {"dict_keys([", "dict_values([",
                                                             "dict_items(["};
   std::vector<Value> items;
+  items.reserve(view.dict->entries.size());
   for (size_t i = 0; i < view.dict->entries.size(); ++i) items.push_back(view.at(out.budget(), i));
   put_items(items, kOpen[static_cast<size_t>(view.kind)], "])", style, depth, out);
 }

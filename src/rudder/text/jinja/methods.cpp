@@ -186,6 +186,7 @@ Value macro_property(Interpreter& in, const MacroNode& macro, std::string_view n
   if (name == "explicit_caller") return macro.names_caller;
   if (name != "arguments") return Missing{};
   std::vector<Value> names;
+  names.reserve(macro.parameters.size());
   for (const auto& [parameter, value] : macro.parameters) names.push_back(in.string(parameter));
   return in.tuple(std::move(names));
 }

@@ -338,6 +338,7 @@ void Interpreter::bind(const MacroNode& node, Call& call, Activation& variables)
   }
   if (node.kwargs_slot >= 0) {
     std::vector<std::pair<Value, Value>> named;
+    named.reserve(call.named.size());
     for (auto& [name, value] : call.named) named.emplace_back(string(name), std::move(value));
     slot(node.kwargs_slot) = Value::dict(budget_, std::move(named));
   } else if (!call.named.empty()) {

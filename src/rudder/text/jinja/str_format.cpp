@@ -162,7 +162,7 @@ std::string format_float(Interpreter& in, double value, const Spec& spec) {
     const size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());
     digits = grouped(digits.substr(0, whole), spec.grouping, 3) + digits.substr(whole);
   }
-  if (percent) digits += "%";
+  if (percent) digits += '%';
   return padded(in, spec, sign_of(spec, negative), digits,
                 spec.align != '\0' ? spec.align
                 : spec.zero        ? '='

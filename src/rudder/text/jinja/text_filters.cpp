@@ -359,6 +359,7 @@ Value format_filter(Interpreter& in, const Value& value, const Call& call) {
   Value values = in.tuple(call.positional);
   if (!call.named.empty()) {
     std::vector<std::pair<Value, Value>> named;
+    named.reserve(call.named.size());
     for (const auto& [name, held] : call.named) named.emplace_back(in.string(name), held);
     values = Value::dict(in.budget(), std::move(named));
   }
