@@ -36,6 +36,7 @@
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/stream_marks.h"
+#include "rudder/cuda/stream_ops.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/unscaled_product.h"
 #include "rudder/cuda/uploader.h"
@@ -89,6 +90,7 @@ class CudaOps final : public ops::Ops,
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
   ops::StateOps* state_ops() override { return &facets_.states; }
+  ops::StreamOps* stream_ops() override { return &facets_.streams; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -211,8 +213,7 @@ class CudaOps final : public ops::Ops,
   void attention(const ops::AttentionArgs& args) override {
     run_op("attention", {&args.q, &args.kv.storage}, [&] {
       if (args.q.shape[0] == 0 || status_.failed()) return;
-      const Result<void> done = attention_.attend(args);
-      if (!done) status_.keep(done.error());
+      if (const Result<void> done = attention_.attend(args); !done) status_.keep(done.error());
       mark_progress();
     });
   }
@@ -366,11 +367,12 @@ class CudaOps final : public ops::Ops,
   struct Facets {
     DraftOps drafts;
     StateOps states;
+    StreamOps streams;
     Readers readers;
   };
   Facets facets_{DraftOps(enqueue_),
                  StateOps(memory_, enqueue_, {info_.num_sms, !settings_.batch_invariant}),
-                 Readers(settings_.device, [this] {
+                 StreamOps(enqueue_, rounds_), Readers(settings_.device, [this] {
                    CudaOpsSettings settings = settings_;
                    settings.policy = linear_->policy();  // and it measures nothing
                    return CudaOps::make(settings, nullptr, false);
