@@ -1,6 +1,7 @@
 #include "rudder/cuda/stream_ops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
@@ -27,7 +28,7 @@ StreamMapParams map_params(const ops::StreamMap& map) {
   return {pointer<float>(map.fn), pointer<float>(map.base), pointer<float>(map.scale)};
 }
 
-StreamGateParams gate_params(const ops::StreamGate& gate) {
+StreamGateParams stream_gate_params(const ops::StreamGate& gate) {
   return {pointer<float>(gate.norm.weight), gate.norm.eps, pointer<float>(gate.down),
           pointer<float>(gate.up), pointer<float>(gate.inject)};
 }
@@ -58,7 +59,22 @@ ConnectStreamsParams connect_params(const ops::ConnectStreamsArgs& args) {
   return params;
 }
 
-}  // namespace
+class StreamOps final : public ops::StreamOps {
+ public:
+  StreamOps(StreamRun run, const bool& rounds) : run_(std::move(run)), rounds_(rounds) {}
+
+  void mix_streams(const ops::MixStreamsArgs& args) override;
+  void sum_blocks(const ops::SumBlocksArgs& args) override;
+  void connect_streams(const ops::ConnectStreamsArgs& args) override;
+  bool connect_and_norm(const ops::ConnectStreamsArgs& args,
+                        const ops::ResidualNormArgs& norm) override;
+  void gate_streams(const ops::GateStreamsArgs& args) override;
+  void scale_add(const ops::ScaleAddArgs& args) override;
+
+ private:
+  const StreamRun run_;
+  const bool& rounds_;
+};
 
 void StreamOps::connect_streams(const ops::ConnectStreamsArgs& args) {
   const ConnectStreamsParams params = connect_params(args);
@@ -89,8 +105,8 @@ void StreamOps::gate_streams(const ops::GateStreamsArgs& args) {
   params.streams = static_cast<int32_t>(args.x.shape[1] / params.width);
   params.x = args.x.data;
   params.delta = args.delta.data;
-  params.write = gate_params(args.write);
-  params.read = gate_params(args.read);
+  params.write = stream_gate_params(args.write);
+  params.read = stream_gate_params(args.read);
   params.out = args.out.data;
   params.rows = args.x.shape[0];
   if (!args.out.empty()) params.rank = static_cast<int32_t>(args.read.down.shape[0]);
@@ -119,7 +135,7 @@ void StreamOps::mix_streams(const ops::MixStreamsArgs& args) {
 }
 
 void StreamOps::sum_blocks(const ops::SumBlocksArgs& args) {
-  SumBlocksParams params;
+  BlockReadParams params;
   params.width = width_of("sum_blocks", args.x, args.delta, args.out);
   params.stride = args.x.shape[1];
   RUDDER_CHECK(std::max(args.blocks, args.finished + 1) < params.stride / params.width,
@@ -136,7 +152,7 @@ void StreamOps::sum_blocks(const ops::SumBlocksArgs& args) {
   params.out = args.out.data;
   params.rows = args.x.shape[0];
   run_("sum_blocks", {&args.x, &args.out},
-       [&](cudaStream_t stream) { return launch_sum_blocks(params, stream); });
+       [&](cudaStream_t stream) { return launch_block_read(params, stream); });
 }
 
 void StreamOps::scale_add(const ops::ScaleAddArgs& args) {
@@ -155,6 +171,12 @@ void StreamOps::scale_add(const ops::ScaleAddArgs& args) {
   params.rows = args.x.shape[0];
   run_("scale_add", {&args.x, &args.delta},
        [&](cudaStream_t stream) { return launch_scale_add(params, stream); });
+}
+
+}  // namespace
+
+std::unique_ptr<ops::StreamOps> make_stream_ops(StreamRun run, const bool& rounds) {
+  return std::make_unique<StreamOps>(std::move(run), rounds);
 }
 
 }  // namespace rudder::cuda

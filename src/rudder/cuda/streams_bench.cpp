@@ -20,7 +20,7 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr double kCopyBytesPerSecond = 4.0e12;  // one H200
+constexpr double kRowBytesPerSecond = 4.0e12;  // one H200
 constexpr int32_t kStreams = 4;
 constexpr int32_t kMapRows = 2 * kStreams + kStreams * kStreams;
 constexpr int32_t kSites = 80;  // 126 MB of maps at 4 x 4,096
@@ -40,7 +40,7 @@ std::vector<float> random_floats(int64_t count, float scale) {
   }
   return values;
 }
-std::vector<uint16_t> random_bf16(int64_t count) {
+std::vector<uint16_t> random_rows(int64_t count) {
   std::vector<uint16_t> values(static_cast<size_t>(count));
   // Of 0.5 ... 2 and either sign.
   for (uint16_t& value : values) {
@@ -60,8 +60,8 @@ class Boundaries {
         base_(random_floats(kMapRows, 1.0f)),
         scale_(random_floats(3, 1.0f)),
         norm_(std::vector<float>(static_cast<size_t>(model.width), 1.0f)),
-        x_(random_bf16(rows * kStreams * model.width)),
-        delta_(random_bf16(rows * model.width)),
+        x_(random_rows(rows * kStreams * model.width)),
+        delta_(random_rows(rows * model.width)),
         collapsed_(rows * model.width),
         normed_(rows * model.width),
         normed_scale_(rows),
@@ -176,7 +176,7 @@ void bench_rows(const StreamsModel& model, int64_t rows, const Buffer<uint8_t>& 
   graphs.push_back(all.graph({.is_apart = true}, stream));
   graphs.push_back(all.graph({.norms = false}, stream));
   const std::vector<double> us = time_graphs(graphs, 11, flush, stream);
-  const double floor = all.bytes() / kCopyBytesPerSecond * 1e6;
+  const double floor = all.bytes() / kRowBytesPerSecond * 1e6;
   std::printf(
       "  %5d rows: %7.2f us a boundary (bf16 %7.2f, numbers captured %7.2f, norm apart %7.2f, "
       "without it %7.2f)  floor %6.2f  %5.1f %%\n",

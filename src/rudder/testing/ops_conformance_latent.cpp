@@ -19,6 +19,8 @@ std::vector<LatentCase> latent_cases() {
           {"halves", shape(2, 7, 6, 5, 33), true, false, true},
           {"nothing turns", shape(4, 16, 4, 9, 17), false},
           {"as published", shape(2, 128, 64, 128, 512), true, true, true},
+          {"sinks", shape(3, 12, 8, 20, 24), true, true, false, 37, true},
+          {"16 heads with sinks", shape(16, 64, 64, 64, 512), true, true, false, 70, true},
           {"shorter rows", shape(16, 64, 64, 64, 256), true, true, true, 101},
           {"20 heads", shape(20, 64, 64, 64, 512), true, true, false, 35},
           {"24 heads", shape(24, 64, 64, 64, 256), true, false, false, 18},

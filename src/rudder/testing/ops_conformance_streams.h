@@ -48,7 +48,7 @@ class OpsStreamTaps : public OpsTaps {
         .heads = {{1, 8}},
         .sites = {static_cast<uint16_t>(tap::kDenseSites | tap::kPostMixSites | tap::kResMixSites)},
         .dtype = act_,
-        .residual = {.kind = tap::ResidualKind::kMixedStreams, .streams = streams}};
+        .residual = {.streams = streams}};
     scene.sets = {{std::move(points)}};
     const int64_t record = record_elements(scene.sets[0], scene.geometry);
     for (int64_t t = 0; t < tokens; ++t) {

@@ -347,8 +347,7 @@ class LatentBlock {
       for (int half = 0; half < 2; ++half) {
         const int r = m * 16 + half * 8 + lane_ / 4;
         if (r >= item.rows.count) continue;
-        const float sum = shared_.max_sum[r].y;
-        const float over = sum == 0.0f ? 0.0f : 1.0f / sum;
+        const float over = latent_share(p_, item.rows.first + r, shared_.max_sum[r]);
         auto* const out = static_cast<__nv_bfloat16*>(p_.out) + (first + r) * kRow + column;
         float* const values = part.values + r * kRank + column;
 #pragma unroll

@@ -20,7 +20,6 @@ struct AnyShared {
   float pre[kMost];
   float post[kMost];
   float mix[kMost * kMost];
-  float share[kMost];
 };
 
 // A row of streams, by a block. Each column is changed by one thread; what threads have summed of

@@ -41,9 +41,8 @@ struct FourShared {
   float read_inbox[kStreamCluster][kReadTotals * kRows];
   float sums[kWarps][kSums];
   float totals[kWriteTotals];
-  float write_base[kMapRows];
-  float read_base[kStreams];
-  float scale[4];  // the write's three, the read's
+  float base[kMapRows + kStreams];  // the write's, the read's
+  float scale[4];                   // the write's three, the read's
   float post[kRows][kStreams];
   float mix[kRows][kStreams * kStreams];
   float pre[kRows][kStreams];
@@ -85,7 +84,7 @@ class FourBlock {
       sum_write();
       make_write_numbers();
     }
-    barrier_wait_if(own_ > 0, s_.of_x);
+    barrier_wait(shared_address(&s_.of_x), 0);
     float sums[Shared::kReadSums] = {};
     change_rows(sums);
     if (p_.out == nullptr) return;
@@ -113,9 +112,6 @@ class FourBlock {
   __device__ Bf16* x_of(int row, int stream) const {
     return x_ + (row * kStreams + stream) * slice_;
   }
-  __device__ static void barrier_wait_if(bool is_used, const uint64_t& barrier) {
-    if (is_used) barrier_wait(shared_address(&barrier), 0);
-  }
 
   __device__ void begin() {
     if (thread_ == 0) {
@@ -133,18 +129,18 @@ class FourBlock {
     cluster_arrive();
     if (writes()) {
       const int rows = first_map_row() + kGroups * kMap;
-      if (thread_ < rows) s_.write_base[thread_] = p_.write.base[thread_];
+      if (thread_ < rows) s_.base[thread_] = p_.write.base[thread_];
       if (thread_ < (rows > 2 * kStreams ? 3 : 2)) s_.scale[thread_] = p_.write.scale[thread_];
     }
     if (makes_pre()) {
-      if (thread_ < kStreams) s_.read_base[thread_] = p_.read.base[thread_];
+      if (thread_ < kStreams) s_.base[kMapRows + thread_] = p_.read.base[thread_];
       if (thread_ == 0) s_.scale[3] = p_.read.scale[0];
     }
   }
 
   // Before the kernel in front has ended: maps are weights.
   __device__ void fetch_maps() {
-    if (thread_ >= 32 || own_ == 0) return;
+    if (thread_ >= 32) return;
     if (!writes()) return fetch_read_map();
     const uint32_t bytes = static_cast<uint32_t>(own_) * sizeof(float);
     const int rows = kGroups * kMap;
@@ -152,6 +148,7 @@ class FourBlock {
       barrier_expect(shared_address(&s_.of_write[thread_]), static_cast<uint32_t>(rows) * bytes);
     }
     __syncwarp();
+    if (own_ == 0) return;
     for (int i = thread_; i < rows * kStreams; i += 32) {
       const int stream = i / rows;
       const int row = i % rows;
@@ -163,11 +160,11 @@ class FourBlock {
   }
   // By the first warp; nobody uses what is there.
   __device__ void fetch_read_map() {
-    if (!makes_pre() || own_ == 0) return;
+    if (!makes_pre()) return;
     const uint32_t bytes = static_cast<uint32_t>(own_) * sizeof(float);
     if (thread_ == 0) barrier_expect(shared_address(&s_.of_read), kStreams * kStreams * bytes);
     __syncwarp();
-    if (thread_ >= kStreams * kStreams) return;
+    if (thread_ >= kStreams * kStreams || own_ == 0) return;
     const int row = thread_ / kStreams;
     const int stream = thread_ % kStreams;
     copy_bulk(map_row(row, stream), map_at(p_.read.fn, row, stream), bytes, s_.of_read);
@@ -176,14 +173,13 @@ class FourBlock {
     return fn + (int64_t{row} * kStreams + stream) * p_.width + column();
   }
   __device__ void fetch_rows() {
-    if (own_ == 0) return;
     if (thread_ < 32) {
       const uint32_t bytes = static_cast<uint32_t>(own_) * sizeof(Bf16);
       if (thread_ == 0) {
         barrier_expect(shared_address(&s_.of_x), static_cast<uint32_t>(rows_ * kStreams) * bytes);
       }
       __syncwarp();
-      if (thread_ < rows_ * kStreams) {
+      if (thread_ < rows_ * kStreams && own_ > 0) {
         const int row = thread_ / kStreams;
         const int stream = thread_ % kStreams;
         copy_bulk(x_of(row, stream), row_of(p_.x, row, stream), bytes, s_.of_x);
@@ -215,10 +211,10 @@ class FourBlock {
   // Of the streams as they are: dots with the write's map and squares, of all blocks.
   __device__ void sum_write() {
     float sums[Shared::kWriteSums] = {};
-    barrier_wait_if(own_ > 0, s_.of_x);
+    barrier_wait(shared_address(&s_.of_x), 0);
 #pragma unroll
     for (int i = 0; i < kStreams; ++i) {
-      barrier_wait_if(own_ > 0, s_.of_write[i]);
+      barrier_wait(shared_address(&s_.of_write[i]), 0);
 #pragma unroll 1
       for (int u = owner_ * kPiece; u < own_; u += kOwners * kPiece) {
         float4 fn[kMap];
@@ -257,12 +253,12 @@ class FourBlock {
   __device__ float of_group(int group, int sum) const {
     return s_.sums[kWarpsEach * group][sum] + s_.sums[kWarpsEach * group + 1][sum];
   }
-  // To the same place of every block.
-  __device__ static void send(float value, float& place, uint64_t& barrier) {
+  // To the same cell of every block.
+  __device__ static void send(float value, float& cell, uint64_t& barrier) {
 #pragma unroll
     for (int i = 0; i < kStreamCluster; ++i) {
       const auto to = static_cast<uint32_t>(i);
-      store_to_rank(shared_of_rank(shared_address(&place), to), value,
+      store_to_rank(shared_of_rank(shared_address(&cell), to), value,
                     shared_of_rank(shared_address(&barrier), to));
     }
   }
@@ -316,8 +312,7 @@ class FourBlock {
                           p_.norm_eps);
   }
   __device__ float logit(int map_row, int first, int row, float inverse, float scale) const {
-    return fmaf(s_.totals[(map_row - first) * kRows + row] * inverse, scale,
-                s_.write_base[map_row]);
+    return fmaf(s_.totals[(map_row - first) * kRows + row] * inverse, scale, s_.base[map_row]);
   }
   // Captures, and what the next read takes.
   __device__ void keep_numbers() {
@@ -338,7 +333,7 @@ class FourBlock {
   // Writes the rows, and sums of them what the read needs.
   __device__ void change_rows(float (&sums)[Shared::kReadSums]) {
     const bool sums_read = makes_pre();
-    if (sums_read) barrier_wait_if(own_ > 0, s_.of_read);
+    if (sums_read) barrier_wait(shared_address(&s_.of_read), 0);
 #pragma unroll 1
     for (int u = owner_ * kPiece; u < own_; u += kOwners * kPiece) {
       float4 now[kEach][kStreams];
@@ -418,7 +413,8 @@ class FourBlock {
           squares += s_.read_inbox[b][kStreams * kRows + row];
         }
         const float inverse = stream_inverse(squares, kStreams * p_.width, p_.norm_eps);
-        s_.pre[row][i] = stream_sigmoid(fmaf(dot * inverse, s_.scale[3], s_.read_base[i])) + p_.eps;
+        s_.pre[row][i] =
+            stream_sigmoid(fmaf(dot * inverse, s_.scale[3], s_.base[kMapRows + i])) + p_.eps;
       } else if (p_.pre == nullptr) {
         s_.pre[row][i] = 1.0f / kStreams;
       } else if (!writes()) {
@@ -447,12 +443,12 @@ class FourBlock {
       }
     }
   }
-  // Block `row` of the cluster takes the row, where maps were: who sends has had the last sums of
-  // that block, which has read its maps by then.
+  // Block `row` of the cluster takes the row, to where maps were: who sends has had the last sums
+  // of that block, which has read its maps by then.
   __device__ void send_to_row(int row, int u, uint2 bits) const {
     const auto to = static_cast<uint32_t>(row);
-    const Bf16* const place = reinterpret_cast<const Bf16*>(map_) + column() + u;
-    store_to_rank(shared_of_rank(shared_address(place), to),
+    const Bf16* const cell = reinterpret_cast<const Bf16*>(map_) + column() + u;
+    store_to_rank(shared_of_rank(shared_address(cell), to),
                   make_float2(__uint_as_float(bits.x), __uint_as_float(bits.y)),
                   shared_of_rank(shared_address(&s_.of_row), to));
   }

@@ -1,4 +1,4 @@
-// mix_streams, sum_blocks and scale_add.
+// The ops of a residual that are one pass over their rows.
 #include <algorithm>
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -77,7 +77,7 @@ struct SumsShared {
   float lengths[kMostSums];
 };
 
-__device__ void add_to_sums(const SumBlocksParams& p, Bf16* x) {
+__device__ void add_to_sums(const BlockReadParams& p, Bf16* x) {
   const Bf16* const delta = static_cast<const Bf16*>(p.delta) + blockIdx.x * p.width;
   for (int64_t k = threadIdx.x; k < p.width; k += kThreads) {
     if (p.finished < 0) {
@@ -90,7 +90,7 @@ __device__ void add_to_sums(const SumBlocksParams& p, Bf16* x) {
 }
 
 // Of each sum the score, and its root mean square.
-__device__ void meet_sums(const SumBlocksParams& p, const Bf16* x, SumsShared& shared) {
+__device__ void meet_sums(const BlockReadParams& p, const Bf16* x, SumsShared& shared) {
   for (int s = 0; s <= p.blocks; ++s) {
     float squares = 0.0f;
     float dot = 0.0f;
@@ -110,7 +110,7 @@ __device__ void meet_sums(const SumBlocksParams& p, const Bf16* x, SumsShared& s
   }
 }
 
-__global__ void __launch_bounds__(kThreads) sum_blocks_kernel(const SumBlocksParams p) {
+__global__ void __launch_bounds__(kThreads) block_read_kernel(const BlockReadParams p) {
   __shared__ SumsShared shared;
   dependency_wait();
   dependency_trigger();
@@ -148,10 +148,10 @@ cudaError_t launch_scale_add(const ScaleAddParams& p, cudaStream_t stream) {
   return launch_pdl(scale_add_kernel, columns_grid(p.rows, p.width), dim3(kThreads), 0, stream, p);
 }
 
-cudaError_t launch_sum_blocks(const SumBlocksParams& p, cudaStream_t stream) {
+cudaError_t launch_block_read(const BlockReadParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
   if (p.blocks < 0 || p.blocks >= kMostSums) return cudaErrorInvalidValue;
-  return launch_pdl(sum_blocks_kernel, dim3(static_cast<unsigned>(p.rows)), dim3(kThreads), 0,
+  return launch_pdl(block_read_kernel, dim3(static_cast<unsigned>(p.rows)), dim3(kThreads), 0,
                     stream, p);
 }
 

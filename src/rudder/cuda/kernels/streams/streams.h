@@ -29,7 +29,7 @@
 
 namespace rudder::cuda {
 
-inline constexpr int32_t kMostStreams = 16;  // of all ops but sum_blocks
+inline constexpr int32_t kMostStreams = 16;  // but of a history of sums
 inline constexpr int kStreamCluster = 16;
 
 // ops::StreamMap; no fn: none.
@@ -95,7 +95,7 @@ struct MixStreamsParams {
 };
 cudaError_t launch_mix_streams(const MixStreamsParams& params, cudaStream_t stream);
 
-struct SumBlocksParams {
+struct BlockReadParams {
   void* x = nullptr;
   int64_t stride = 0;  // of its rows
   const void* delta = nullptr;
@@ -111,7 +111,7 @@ struct SumBlocksParams {
   int64_t width = 0;
 };
 inline constexpr int32_t kMostSums = 1024;
-cudaError_t launch_sum_blocks(const SumBlocksParams& params, cudaStream_t stream);
+cudaError_t launch_block_read(const BlockReadParams& params, cudaStream_t stream);
 
 struct ScaleAddParams {
   void* x = nullptr;
