@@ -64,7 +64,8 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
   }
   if (is_tuned(kind, has_gate)) return {};
   if (kind.is_latent()) {
-    return refused("rows are kept in bf16, of 512 or 256 values and 64 elements besides");
+    return refused(
+        "rows are kept in bf16, of 512 or 256 values and 64 elements besides, or of 512 alone");
   }
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) {
     return refused(fmt::format("under a gate it is head_dim {} at most", kMaxGatedHeadDim));

@@ -446,8 +446,12 @@ cudaError_t launch_rows(const LatentAttentionParams& params, cudaStream_t stream
 cudaError_t launch_latent_attention(const LatentAttentionParams& params, cudaStream_t stream) {
   if (params.bounds.num_tokens <= 0) return cudaSuccess;
   if (!has_latent_attention(params.config.row, params.config.rank)) return cudaErrorInvalidValue;
-  const cudaError_t error = params.config.rank == 512 ? launch_rows<512, 64>(params, stream)
-                                                      : launch_rows<256, 64>(params, stream);
+  const auto launch_row = [&] {
+    if (params.config.rank != 512) return launch_rows<256, 64>(params, stream);
+    return params.config.row == 512 ? launch_rows<512, 0>(params, stream)
+                                    : launch_rows<512, 64>(params, stream);
+  };
+  const cudaError_t error = launch_row();
   if (error != cudaSuccess || params.config.whole_sequences) return error;
   return launch_latent_merge(params, stream);
 }

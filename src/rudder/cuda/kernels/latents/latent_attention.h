@@ -29,7 +29,7 @@ struct LatentAttentionConfig {
 
 // The rows that kernels are built for.
 constexpr bool has_latent_attention(int32_t row, int32_t rank) {
-  return (row == 576 && rank == 512) || (row == 320 && rank == 256);
+  return (rank == 512 && (row == 576 || row == 512)) || (row == 320 && rank == 256);
 }
 
 struct LatentAttentionBounds {
