@@ -39,14 +39,14 @@ std::vector<Backend> cuda_backends() {
 
 GOLDEN_BACKENDS(Cuda, checkpoint_names(), cuda_backends());
 
-// Families with latent rows, by random weights: their tokens are nearer each other than those of
-// trained ones, and so are the experts of a router. bf16 changes the likeliest token of two in
-// eight, on a CPU of one; so distributions decide. No product of theirs is one of multiples of 16,
-// as fp8 needs them.
+// Families with latent rows, some with several streams, by random weights: their tokens are nearer
+// each other than those of trained ones, and so are the experts of a router. bf16 changes the
+// likeliest token of two in eight, on a CPU of one; so distributions decide. No product of theirs
+// is one of multiples of 16, as fp8 needs them.
 std::vector<std::string> latent_names() {
   std::vector<std::string> names;
-  for (const char* name :
-       {"deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "mistral4"}) {
+  for (const char* name : {"deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite",
+                           "glm5-next", "hy-v4", "mistral4"}) {
     names.push_back(std::string("../untrained/") + name);
   }
   return names;

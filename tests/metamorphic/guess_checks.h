@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "metamorphic/guess_notes.h"
 #include "metamorphic/harness.h"
 
 namespace rudder::metamorphic {
@@ -35,6 +36,11 @@ inline constexpr step::Capacity kGuessTight = {.num_slots = 16,
 // A fresh executor that guesses.
 using MakeGuessing =
     std::function<std::unique_ptr<exec::DeviceExecutor>(const GuessWay&, const step::Capacity&)>;
+
+// Of a place at which both guessed, as far as both did: how long a guess is follows from what the
+// scheduler has in flight. More than `least` tokens are compared.
+void expect_same_guesses(const GuessNotes::Notes& alone, const GuessNotes::Notes& together,
+                         const std::string& what, size_t least);
 
 // Tokens, logprobs, scores and captured rows are those of plain decoding, bit for bit (step.I11):
 // of masked, steered and captured sequences drawn by `seed`, with every guess verified and with

@@ -64,7 +64,8 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
   }
   if (is_tuned(kind, has_gate)) return {};
   if (kind.is_latent()) {
-    return refused("rows are kept in bf16, of 512 or 256 values and 64 elements besides");
+    return refused(
+        "rows are kept in bf16, of 512 or 256 values and 64 elements besides, or of 512 alone");
   }
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) {
     return refused(fmt::format("under a gate it is head_dim {} at most", kMaxGatedHeadDim));
@@ -217,7 +218,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
 }
 
 Result<void> AttentionLayers::attend_latent(const ops::AttentionArgs& args, const Kind& kind) {
-  RUDDER_CHECK(args.sinks.empty() && args.softcap == 0, "latent rows with sinks or a soft-cap");
+  RUDDER_CHECK(args.softcap == 0, "latent rows with a soft-cap");
   LatentAttentionParams params;
   params.config = latent_config_of(kind);
   params.bounds.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
@@ -240,6 +241,7 @@ Result<void> AttentionLayers::attend_latent(const ops::AttentionArgs& args, cons
   params.kv = args.kv.storage.data;
   params.block_size = kind.block_size;
   params.scale = args.scale;
+  params.sinks = static_cast<const float*>(args.sinks.data);
   params.q = args.q.data;
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_latent_attention(params, stream_), "attention", kind.to_string());

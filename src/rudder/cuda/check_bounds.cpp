@@ -4,6 +4,7 @@
 
 #include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/cuda/kernels/sampling/sample.h"
+#include "rudder/cuda/kernels/taps/tapped_rows.h"
 
 namespace rudder::cuda {
 
@@ -28,6 +29,9 @@ Result<void> check_sizes(const ops::StepBounds& bounds, bool multiplies_fp8) {
                 "device");
   };
   if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
+  if (bounds.residual_width > kMaxTappedRow) {
+    return too_large("rows of all streams", bounds.residual_width, kMaxTappedRow);
+  }
   if (bounds.head != nullptr && bounds.head->out > kMaxSampleVocab) {
     return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
   }

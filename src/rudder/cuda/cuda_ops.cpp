@@ -36,6 +36,7 @@
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/stream_marks.h"
+#include "rudder/cuda/stream_ops.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/unscaled_product.h"
 #include "rudder/cuda/uploader.h"
@@ -49,7 +50,6 @@ using tensor::View;
 class CudaOps final : public ops::Ops,
                       public ops::GraphOps,
                       public ops::TreeOps,
-                      public ops::FeatureOps,
                       public ops::PatternOps,
                       public ops::RankOps {
  public:
@@ -89,7 +89,8 @@ class CudaOps final : public ops::Ops,
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
   ops::StateOps* state_ops() override { return &facets_.states; }
-  ops::FeatureOps* feature_ops() override { return this; }
+  ops::StreamOps* stream_ops() override { return facets_.streams.get(); }
+  ops::FeatureOps* feature_ops() override { return &facets_.features; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
   ops::ReaderOps* reader_ops() override { return &facets_.readers; }
@@ -211,8 +212,7 @@ class CudaOps final : public ops::Ops,
   void attention(const ops::AttentionArgs& args) override {
     run_op("attention", {&args.q, &args.kv.storage}, [&] {
       if (args.q.shape[0] == 0 || status_.failed()) return;
-      const Result<void> done = attention_.attend(args);
-      if (!done) status_.keep(done.error());
+      if (const Result<void> done = attention_.attend(args); !done) status_.keep(done.error());
       mark_progress();
     });
   }
@@ -236,13 +236,6 @@ class CudaOps final : public ops::Ops,
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override {
     launch("quantise", {&args.x}, [&] { return launch_quantise(quantise_params(args), stream()); });
-  }
-  void encode(const ops::EncodeArgs& args) override {
-    launch("encode", {&args.x}, [&] { return run_encode(args, info_.num_sms, stream()); });
-  }
-  void read_features(const ops::ReadFeaturesArgs& args) override {
-    launch("read_features", {&args.x, &args.image},
-           [&] { return run_read_features(args, info_.num_sms, stream()); });
   }
   void gather_rows(const ops::GatherRowsArgs& args) override {
     launch("gather_rows", {&args.x, &args.out},
@@ -366,10 +359,13 @@ class CudaOps final : public ops::Ops,
   struct Facets {
     DraftOps drafts;
     StateOps states;
+    std::unique_ptr<ops::StreamOps> streams;
+    FeatureOps features;
     Readers readers;
   };
   Facets facets_{DraftOps(enqueue_),
                  StateOps(memory_, enqueue_, {info_.num_sms, !settings_.batch_invariant}),
+                 make_stream_ops(enqueue_, rounds_), FeatureOps(enqueue_, info_.num_sms),
                  Readers(settings_.device, [this] {
                    CudaOpsSettings settings = settings_;
                    settings.policy = linear_->policy();  // and it measures nothing
@@ -453,7 +449,7 @@ void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
     const ops::Taps taps{args.taps.table, &batch, args.taps.point};
     launch("tap_shares", {&part}, [&] { return exchange_->gather_columns(part, whole); });
     residual_norm({.x = whole, .x_taps = {taps}});
-    if (args.encodes) encode({.x = whole, .taps = taps});
+    if (args.encodes) facets_.features.encode({.x = whole, .taps = taps});
     launch("tap_shares", {&out}, [&] { return exchange_->keep_columns(whole, out); });
   }
 }

@@ -51,16 +51,20 @@ ReadFeaturesParams read_features_params(const ops::ReadFeaturesArgs& args, int n
 
 }  // namespace
 
-cudaError_t run_encode(const ops::EncodeArgs& args, int num_sms, cudaStream_t stream) {
+void FeatureOps::encode(const ops::EncodeArgs& args) {
   RUDDER_CHECK(args.x.dtype == tensor::DType::kBF16, "a row of {} is encoded",
                tensor::dtype_name(args.x.dtype));
-  const cudaError_t error = launch_encode(encode_params(args, num_sms), stream);
-  if (error != cudaSuccess) return error;
-  return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream);
+  run_("encode", {&args.x}, [&](cudaStream_t stream) {
+    const cudaError_t error = launch_encode(encode_params(args, num_sms_), stream);
+    if (error != cudaSuccess) return error;
+    return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream);
+  });
 }
 
-cudaError_t run_read_features(const ops::ReadFeaturesArgs& args, int num_sms, cudaStream_t stream) {
-  return launch_read_features(read_features_params(args, num_sms), stream);
+void FeatureOps::read_features(const ops::ReadFeaturesArgs& args) {
+  run_("read_features", {&args.x, &args.image}, [&](cudaStream_t stream) {
+    return launch_read_features(read_features_params(args, num_sms_), stream);
+  });
 }
 
 }  // namespace rudder::cuda

@@ -38,6 +38,7 @@ Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_stages(const CudaOpsSet
                                                                 std::span<const int32_t> devices,
                                                                 int32_t num_ranks) {
   load_kernels_early();
+  RUDDER_TRY_VOID(check_each_its_own(devices, "pipeline-parallel-size"));
   RUDDER_TRY_VOID(enable_peer_access(devices, "pipeline-parallel-size"));
   std::vector<std::unique_ptr<ops::Ops>> stages;
   const auto of_stage = static_cast<size_t>(num_ranks);

@@ -16,6 +16,7 @@
 #include "rudder/testing/ops_conformance_open_experts.h"
 #include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
+#include "rudder/testing/ops_conformance_streams.h"
 #include "rudder/testing/ops_conformance_taps.h"
 #include "rudder/testing/ops_conformance_trees.h"
 
@@ -160,6 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsOpenExperts, ::testing::ValuesIn(cuda_backends
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsStates, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsLatent, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaTokens, OpsLatent, ::testing::ValuesIn(token_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsStreamTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsEncode, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsFeatures, ::testing::ValuesIn(cuda_backends()), name_of);
 

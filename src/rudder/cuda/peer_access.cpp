@@ -11,17 +11,6 @@
 namespace rudder::cuda {
 namespace {
 
-// Kernels of two streams of one GPU need not run at once.
-Result<void> check_devices(std::span<const int32_t> devices, const char* where) {
-  for (const int32_t device : devices) {
-    if (std::ranges::count(devices, device) == 1) continue;
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("GPU {} cannot be two ranks: each needs one of its own", device),
-                where);
-  }
-  return {};
-}
-
 Result<void> enable_peer(int32_t from, int32_t to, const char* where) {
   if (from == to) return {};
   int can = 0;
@@ -45,8 +34,18 @@ Result<void> enable_peer(int32_t from, int32_t to, const char* where) {
 
 }  // namespace
 
+// Kernels of two streams of one GPU need not run at once.
+Result<void> check_each_its_own(std::span<const int32_t> devices, const char* where) {
+  for (const int32_t device : devices) {
+    if (std::ranges::count(devices, device) == 1) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("GPU {} cannot be two ranks: each needs one of its own", device),
+                where);
+  }
+  return {};
+}
+
 Result<void> enable_peer_access(std::span<const int32_t> devices, const char* where) {
-  RUDDER_TRY_VOID(check_devices(devices, where));
   for (const int32_t device : devices) RUDDER_TRY_VOID(open_device(device, where));
   for (const int32_t from : devices) {
     for (const int32_t to : devices) RUDDER_TRY_VOID(enable_peer(from, to, where));

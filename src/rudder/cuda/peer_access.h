@@ -9,8 +9,11 @@
 
 namespace rudder::cuda {
 
+// kUnsupported, naming the setting `where`: a GPU that is there twice.
+Result<void> check_each_its_own(std::span<const int32_t> devices, const char* where);
+
 // Between all pairs of `devices`, which are opened. kUnsupported, naming the setting `where`: a GPU
-// that is there twice or not at all, or two without peer access.
+// that is not there, or two without peer access.
 Result<void> enable_peer_access(std::span<const int32_t> devices, const char* where);
 
 }  // namespace rudder::cuda

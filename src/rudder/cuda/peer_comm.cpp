@@ -65,6 +65,15 @@ struct PeerComm::Group {
   Result<void> share_locked(tensor::DType dtype, const tensor::Shape& shape);
 
   int32_t count() const { return static_cast<int32_t>(devices.size()); }
+  // Of a rank's kernel. Those of all ranks of a GPU fit on it at once, each with the one behind it,
+  // whose blocks may be there already.
+  int32_t max_blocks() const {
+    int64_t ranks = 1;  // of the GPU that has most
+    for (const int32_t device : devices) {
+      ranks = std::max<int64_t>(ranks, std::ranges::count(devices, device));
+    }
+    return ranks == 1 ? kPeerBlocks : static_cast<int32_t>(kPeerBlocks / (2 * ranks));
+  }
   // The first failure counts; the kernels of all ranks see it.
   void fail_locked(int32_t rank, Error error) {
     if (fault) return;
@@ -172,8 +181,9 @@ void PeerComm::Group::look_at_hosts_locked() {
 }
 
 Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
-    std::span<const int32_t> devices, int32_t patience_ms) {
+    std::span<const int32_t> devices, int32_t patience_ms, Gpus gpus) {
   RUDDER_TRY_VOID(check_count(devices.size()));
+  if (gpus == Gpus::kOneEach) RUDDER_TRY_VOID(check_each_its_own(devices, kWhere));
   RUDDER_TRY_VOID(enable_peer_access(devices, kWhere));
   const auto group = std::make_shared<Group>(devices, patience_ms);
   RUDDER_TRY_VOID(group->allocate());
@@ -209,6 +219,7 @@ PeerLinks PeerComm::links(bool is_captured) const {
   links.count = rank_.count;
   links.is_open = is_open_ || is_captured;
   links.patience_ns = int64_t{group_->patience_ms} * 1'000'000;
+  links.max_blocks = group_->max_blocks();
   for (size_t i = 0; i < group_->memory.size(); ++i) {
     links.inbox[i] = group_->memory[i].inbox;
     links.flags[i] = group_->memory[i].flags;

@@ -18,11 +18,18 @@ class PeerComm final : public ops::Comm {
  public:
   static constexpr int32_t kPatienceMs = 2000;
 
+  // Whether ranks may have a GPU together. Only exchanges can: products and attention of one rank
+  // fill a GPU on which another's exchange waits. So groups that run models never do; tests of more
+  // ranks than there are GPUs do.
+  enum class Gpus { kOneEach, kShared };
+
   // One for each of `devices`, in the order of ranks. `patience_ms` is how long a rank waits for
   // another: its GPU by the clock, its host in time in which the process runs. kUnsupported: not 2,
-  // 4 or 8 ranks; a GPU that is there twice; two without peer access, which it names.
+  // 4 or 8 ranks; a GPU that is there twice, unless `gpus` allows it; two without peer access,
+  // which it names.
   static Result<std::vector<std::shared_ptr<PeerComm>>> make_group(
-      std::span<const int32_t> devices, int32_t patience_ms = kPatienceMs);
+      std::span<const int32_t> devices, int32_t patience_ms = kPatienceMs,
+      Gpus gpus = Gpus::kOneEach);
   ~PeerComm() override;
   PeerComm(const PeerComm&) = delete;
   PeerComm& operator=(const PeerComm&) = delete;

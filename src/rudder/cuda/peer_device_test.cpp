@@ -388,8 +388,9 @@ TEST_P(Peers, HostsThatAreAtDifferentStepsOrStayBehindFail) {
             std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpus, Peers, peer_groups(), gpus_of);
-INSTANTIATE_TEST_SUITE_P(Slow, SlowPeers, peer_groups(), gpus_of);
+INSTANTIATE_TEST_SUITE_P(Gpus, Peers, ::testing::ValuesIn(kGroupsOfTwoAndFour), gpus_of);
+INSTANTIATE_TEST_SUITE_P(Eight, Peers, ::testing::ValuesIn(kGroupsOfEight), gpus_of);
+INSTANTIATE_TEST_SUITE_P(Slow, SlowPeers, ::testing::ValuesIn(kGroupsOfTwoAndFour), gpus_of);
 
 TEST(PeerGroups, ThatCannotBeMadeAreRefusedByName) {
   const std::vector<int32_t> three = {0, 1, 2};

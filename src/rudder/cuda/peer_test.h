@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -31,6 +32,8 @@ inline void succeed(cudaError_t error) {
 }
 
 inline int32_t num_devices() {
+  // Ranks that share a GPU wait for each other, so each needs a queue of its own.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   load_kernels_early();
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
@@ -66,6 +69,8 @@ class PeerRank {
   }
   template <typename T>
   std::vector<T> to_host(const T* from, size_t count) {
+    // A copy that waits for kernels keeps other ranks of the GPU from launching theirs.
+    succeed(cudaStreamSynchronize(stream));
     std::vector<T> out(count);
     succeed(cudaMemcpyAsync(out.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
     succeed(cudaStreamSynchronize(stream));
@@ -111,7 +116,7 @@ class PeerTest : public ::testing::TestWithParam<std::vector<int32_t>> {
     }
   }
   static Comms group(int32_t patience_ms = 5000) {
-    Result<Comms> made = PeerComm::make_group(GetParam(), patience_ms);
+    Result<Comms> made = PeerComm::make_group(GetParam(), patience_ms, PeerComm::Gpus::kShared);
     if (!made) throw std::runtime_error(made.error().to_string());
     return std::move(*made);
   }
@@ -120,8 +125,13 @@ class PeerTest : public ::testing::TestWithParam<std::vector<int32_t>> {
 inline std::string gpus_of(const ::testing::TestParamInfo<std::vector<int32_t>>& test) {
   return fmt::format("On_{}", fmt::join(test.param, "_"));
 }
-inline auto peer_groups() {
-  return ::testing::Values(std::vector<int32_t>{0, 1}, std::vector<int32_t>{0, 1, 2, 3});
-}
+// A GPU a rank, and more ranks than GPUs.
+using Gpus = std::vector<int32_t>;
+inline const std::vector<Gpus> kGroupsOfTwoAndFour = {
+    {0, 1}, {0, 1, 2, 3}, {0, 0}, {0, 0, 0, 0}, {0, 1, 0, 1}};
+inline const std::vector<Gpus> kGroupsOfEight = {{0, 1, 2, 3, 4, 5, 6, 7},
+                                                 {0, 0, 0, 0, 0, 0, 0, 0},
+                                                 {0, 1, 0, 1, 0, 1, 0, 1},
+                                                 {0, 1, 2, 3, 0, 1, 2, 3}};
 
 }  // namespace rudder::cuda

@@ -58,7 +58,8 @@ ConvolveParams convolve_params(const ops::ConvolveArgs& args) {
 RecurParams recur_params(const ops::RecurArgs& args) {
   RUDDER_CHECK(args.qkv.dtype == DType::kBF16 && args.value_heads % args.key_heads == 0 &&
                    args.out.shape[1] == int64_t{args.value_heads} * args.value_dim &&
-                   args.key_dim <= kMostKeyDim && args.limits.decay_floor == 0,
+                   args.key_dim <= kMostKeyDim &&
+                   (args.limits.decay_floor == 0 || args.a_by_channel),
                "recur of {}", shapes({&args.qkv, &args.out}));
   RecurParams params;
   params.state = state_params(args.state, args.qkv.shape[0]);
@@ -81,6 +82,7 @@ RecurParams recur_params(const ops::RecurArgs& args) {
   params.rule = args.rule;
   params.step_low = args.limits.low;
   params.step_high = args.limits.high;
+  params.gates.decay_floor = args.limits.decay_floor;
   params.a_log = pointer<float>(args.a_log);
   params.step_bias = pointer<float>(args.step_bias);
   params.skip = pointer<float>(args.skip);
@@ -91,7 +93,7 @@ RecurParams recur_params(const ops::RecurArgs& args) {
 }  // namespace
 
 ops::StateLimits StateOps::state_limits() const {
-  return {.filter = kMostFilter, .key_dim = kMostKeyDim, .decay_floor = false};
+  return {.filter = kMostFilter, .key_dim = kMostKeyDim, .decay_floor = true};
 }
 
 Result<void> StateOps::prepare(const ops::StepBounds& bounds) {

@@ -1,6 +1,8 @@
 #include "rudder/cuda/tap_params.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
@@ -42,6 +44,15 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
   params.batch.only_adds = batch.only_adds;
   return params;
 }
+// Of an op that may have none: every point is -1 then.
+template <size_t kPoints>
+TapParams<kPoints> params_of_some(const std::array<const ops::Taps*, kPoints>& all) {
+  TapParams<kPoints> none;
+  std::fill(std::begin(none.point), std::end(none.point), -1);
+  const bool has_any =
+      std::any_of(all.begin(), all.end(), [](const ops::Taps* taps) { return !taps->empty(); });
+  return has_any ? params_of(all) : none;
+}
 
 }  // namespace
 
@@ -77,6 +88,14 @@ TapParams<1> tap_params(const ops::GatedActArgs& args) {
 
 TapParams<kRouterPoints> tap_params(const ops::RouteTappedArgs& args) {
   return params_of<kRouterPoints>({&args.logits, &args.chosen});
+}
+
+TapParams<kStreamPoints> tap_params(const ops::ConnectStreamsArgs& args) {
+  return params_of_some<kStreamPoints>({&args.post_taps, &args.mix_taps});
+}
+
+TapParams<1> tap_params(const ops::GateStreamsArgs& args) {
+  return params_of_some<1>({&args.post_taps});
 }
 
 EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {

@@ -431,6 +431,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_rows = limits.max_logits_rows,
                          .max_seqs = limits.max_logits_rows,  // one row of each may be wanted
                          .hidden = spec.hidden,
+                         .residual_width = residual_width(spec),
                          .max_linear_in = spec.hidden,
                          .head = spec.stage.is_last() ? &weights.head : nullptr,
                          .attention = {}};

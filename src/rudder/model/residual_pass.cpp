@@ -212,9 +212,14 @@ class StreamsPass final : public ResidualPass {
     if (written_) args = std::exchange(written_, std::nullopt)->args;
     ask(args);
     args.out = shaped(buffers_.collapsed, x.shape[0], spec_.hidden);
+    const ops::ResidualNormArgs norm{.x = args.out, .norm = read.norm, .out_taps = read.out_taps};
+    if (!norm.norm.empty()) {
+      return add_and_norm(norm, read, batch, false, [&](const ops::ResidualNormArgs& placed) {
+        kind_.run_and_norm(args, placed, ops_);
+      });
+    }
     kind_.run(args);
-    return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read, batch,
-                        Kind::kReadsNormed);
+    return add_and_norm(norm, read, batch, Kind::kReadsNormed);
   }
 
   const Kind kind_;
@@ -274,7 +279,7 @@ void ResidualPass::finish_branch(ops::ResidualNormArgs& args, const ForwardBatch
 }
 
 Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
-                                   const ForwardBatch& batch, bool is_normed) {
+                                   const ForwardBatch& batch, bool is_normed, const NormOp& run) {
   const ops::ResidualNormArgs args = encode_parts(asked, batch);
   const ops::LinearWeight& next = to.next;
   const bool quantises = next.input == ops::InputForm::kF8Rows;
@@ -300,7 +305,11 @@ Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked, const Res
     placed.next = &next;
   }
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
-  if (!args.delta.empty() || gives_row || is_tapped) ops_.residual_norm(placed);
+  if (run) {
+    run(placed);
+  } else if (!args.delta.empty() || gives_row || is_tapped) {
+    ops_.residual_norm(placed);
+  }
   if (encodes) {
     encode_at(ops_, batch, args.out_taps, normed.x);
     return products_.operand_of(next, normed.x, buffers_.normed);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "rudder/model/branch.h"
@@ -94,9 +95,11 @@ class ResidualPass {
   void finish_branch(ops::ResidualNormArgs& args, const ForwardBatch& batch);
   // Runs the op, if it does anything, with an output in the form that `to.next` takes, or in both
   // forms; what `to.next` takes: the normed row, or x itself where there is no norm.
-  // `is_normed`: the row is normed as it is, and taken as one that a norm has made.
+  // `is_normed`: the row is normed as it is, and taken as one that a norm has made. `run`: does the
+  // op, of a norm alone, together with what makes its row.
+  using NormOp = std::function<void(const ops::ResidualNormArgs&)>;
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
-                       const ForwardBatch& batch, bool is_normed = false);
+                       const ForwardBatch& batch, bool is_normed = false, const NormOp& run = {});
 
   const ModelSpec& spec_;
   ops::Ops& ops_;

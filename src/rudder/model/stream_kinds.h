@@ -12,10 +12,21 @@
 
 namespace rudder::model {
 
+// Of a kind whose op norms nothing beside.
+template <typename Kind>
+class NormedBehind {
+ public:
+  template <typename Args>
+  void run_and_norm(const Args& args, const ops::ResidualNormArgs& norm, ops::Ops& ops) const {
+    static_cast<const Kind&>(*this).run(args);
+    ops.residual_norm(norm);
+  }
+};
+
 // What a kind of several streams has of its pass (StreamsPass of residual_pass.cpp): its op, which
-// does a write and the read behind it, what of its arguments depends on the branch, and whether
-// what it reads is normed.
-class MixedStreamsOp {
+// does a write and the read behind it, alone or with the norm of what it reads, what of its
+// arguments depends on the branch, and whether what it reads is normed.
+class MixedStreamsOp : public NormedBehind<MixedStreamsOp> {
  public:
   using Args = ops::MixStreamsArgs;
   static constexpr bool kReadsNormed = false;
@@ -88,6 +99,12 @@ class HyperConnectionsOp {
     args.rule = rule_;
     ops_.connect_streams(args);
   }
+  void run_and_norm(Args args, const ops::ResidualNormArgs& norm, ops::Ops& ops) const {
+    args.rule = rule_;
+    if (ops_.connect_and_norm(args, norm)) return;
+    ops_.connect_streams(args);
+    ops.residual_norm(norm);
+  }
 
  private:
   const HyperConnections::Weights& of_layer(size_t layer) const {
@@ -110,7 +127,7 @@ class HyperConnectionsOp {
   const DecoderBuffers& buffers_;
 };
 
-class GatedStreamsOp {
+class GatedStreamsOp : public NormedBehind<GatedStreamsOp> {
  public:
   using Args = ops::GateStreamsArgs;
   static constexpr bool kReadsNormed = true;
@@ -151,7 +168,7 @@ inline void ask(const BlockSums& kind, const BlockSums::Query& query, int32_t st
   args.score_scale = 1 / std::sqrt(static_cast<float>(query.query.num_rows()));
 }
 
-class BlockSumsOp {
+class BlockSumsOp : public NormedBehind<BlockSumsOp> {
  public:
   using Args = ops::SumBlocksArgs;
   static constexpr bool kReadsNormed = false;

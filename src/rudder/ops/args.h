@@ -349,6 +349,7 @@ struct StepBounds {
   int32_t max_rows = 0;                        // R
   int32_t max_seqs = 0;                        // of one step
   int64_t hidden = 0;                          // width of the residual stream
+  int64_t residual_width = 0;                  // of all of its streams
   int64_t max_linear_in = 0;                   // the widest row that a product takes
   const LinearWeight* head = nullptr;          // null: none, or one that was named before
   std::span<const LinearWeight> linears = {};  // all others but those of experts

@@ -82,6 +82,12 @@ class StreamOps {
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
   virtual void connect_streams(const ConnectStreamsArgs& args) = 0;
+  // That and residual_norm() of what it reads, in fewer launches, where a device has some for such
+  // rows; false: it has none, and has done nothing. The bits are those of the two.
+  virtual bool connect_and_norm(const ConnectStreamsArgs& /*args*/,
+                                const ResidualNormArgs& /*norm*/) {
+    return false;
+  }
   virtual void gate_streams(const GateStreamsArgs& args) = 0;
   virtual void scale_add(const ScaleAddArgs& args) = 0;
 };

@@ -18,6 +18,7 @@
 #include "rudder/testing/ops_conformance_latent.h"
 #include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
+#include "rudder/testing/ops_conformance_streams.h"
 #include "rudder/testing/ops_conformance_taps.h"
 #include "rudder/testing/ops_conformance_trees.h"
 
@@ -149,6 +150,10 @@ INSTANTIATE_TEST_SUITE_P(FullCpu, OpsLatent, ::testing::ValuesIn(cpu_backends(Ru
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsStates, ::testing::ValuesIn(cpu_backends(Run::kDaily)), name_of);
 INSTANTIATE_TEST_SUITE_P(FullCpu, OpsStates, ::testing::ValuesIn(cpu_backends(Run::kFull)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsStreamTaps, ::testing::ValuesIn(cpu_backends(Run::kDaily)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FullCpu, OpsStreamTaps, ::testing::ValuesIn(cpu_backends(Run::kFull)),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsAttention, ::testing::ValuesIn(code_backends(Run::kDaily)),
                          name_of);

@@ -7,22 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "rudder/testing/ops_conformance.h"
-#include "rudder/testing/reference_gates.h"
+#include "rudder/testing/ops_conformance_streams.h"
 
 namespace rudder::testing {
 namespace {
 
 using tensor::DType;
 using tensor::View;
-
-std::vector<Matrix> streams_of(const Matrix& x, int64_t width) {
-  std::vector<Matrix> streams;
-  for (int64_t begin = 0; begin < x.cols; begin += width) {
-    streams.push_back(x.slice(0, x.rows, begin, width));
-  }
-  return streams;
-}
 
 // ((step * i) mod period - middle) / by: numbers that anyone can make.
 std::vector<float> pattern(int64_t count, int64_t step, int64_t period, int64_t middle, float by) {
@@ -74,10 +65,10 @@ TEST_P(OpsConformance, GateStreamsAsPublished) {
   Matrix branch(1, 2);
   branch.values = {1, -2};
   const auto reads = [&](GateFault fault) {
-    return max_difference(reference_gated_read(to_reference(gate), begun, fault), normed);
+    return max_difference(reference_gated_read(to_reference(gate, device_), begun, fault), normed);
   };
   const auto writes = [&](GateFault fault) {
-    const auto made = reference_gated_write(to_reference(gate), begun, branch, fault);
+    const auto made = reference_gated_write(to_reference(gate, device_), begun, branch, fault);
     double largest = 0;
     for (size_t i = 0; i < 8; ++i) {
       const double value = made[i / 2].at(0, static_cast<int64_t>(i % 2));
@@ -105,7 +96,7 @@ TEST_P(OpsConformance, GateStreams) {
       const int64_t width = wide(37);
       SCOPED_TRACE(std::to_string(count) + " streams, " + std::to_string(rank));
       const ops::StreamGate gate = patterned_gate(device_, count, width, rank, 0.01f, 8);
-      const ReferenceStreamGate formulas = to_reference(gate);
+      const ReferenceStreamGate formulas = to_reference(gate, device_);
       const View x = random({5, count * width});
       const View delta = random({5, width});
       const View parted = copy(x);

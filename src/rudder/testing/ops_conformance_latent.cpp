@@ -15,15 +15,20 @@ std::vector<LatentCase> latent_cases() {
     return ops::LatentShape{
         .num_heads = heads, .nope_dim = nope, .rope_dim = rope, .value_dim = value, .rank = rank};
   };
-  return {{"neighbours", shape(3, 12, 8, 20, 24)},
-          {"halves", shape(2, 7, 6, 5, 33), true, false, true},
-          {"nothing turns", shape(4, 16, 4, 9, 17), false},
-          {"as published", shape(2, 128, 64, 128, 512), true, true, true},
-          {"shorter rows", shape(16, 64, 64, 64, 256), true, true, true, 101},
-          {"20 heads", shape(20, 64, 64, 64, 512), true, true, false, 35},
-          {"24 heads", shape(24, 64, 64, 64, 256), true, false, false, 18},
-          {"64 heads", shape(64, 64, 64, 64, 256), true, true, false, 7},
-          {"128 heads", shape(128, 64, 64, 64, 256), true, true, false, 5}};
+  return {
+      {"neighbours", shape(3, 12, 8, 20, 24)},
+      {"halves", shape(2, 7, 6, 5, 33), true, false, true},
+      {"nothing turns", shape(4, 16, 4, 9, 17), false},
+      {"as published", shape(2, 128, 64, 128, 512), true, true, true},
+      {"nothing that could turn", shape(4, 16, 0, 9, 17), false},
+      {"16 heads of nothing that could turn", shape(16, 64, 0, 64, 512), false, false, false, 70},
+      {"sinks", shape(3, 12, 8, 20, 24), true, true, false, 37, true},
+      {"16 heads with sinks", shape(16, 64, 64, 64, 512), true, true, false, 70, true},
+      {"shorter rows", shape(16, 64, 64, 64, 256), true, true, true, 101},
+      {"20 heads", shape(20, 64, 64, 64, 512), true, true, false, 35},
+      {"24 heads", shape(24, 64, 64, 64, 256), true, false, false, 18},
+      {"64 heads", shape(64, 64, 64, 64, 256), true, true, false, 7},
+      {"128 heads", shape(128, 64, 64, 64, 256), true, true, false, 5}};
 }
 
 TEST_P(OpsLatent, IsItsFormulaHoweverItsTokensCome) {

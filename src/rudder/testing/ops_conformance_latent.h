@@ -23,6 +23,7 @@ struct LatentCase {
   bool neighbours = true;
   bool grows = false;   // queries, by their position
   int64_t tokens = 37;  // the last block is not full
+  bool sinks = false;
 };
 
 class OpsLatent : public OpsConformance {
@@ -38,6 +39,7 @@ class OpsLatent : public OpsConformance {
     tensor::View q;
     tensor::View latent;
     float scale = 1;
+    tensor::View sinks = {};
   };
 
   Model model_of(const LatentCase& one) {
@@ -76,6 +78,11 @@ class OpsLatent : public OpsConformance {
       const std::vector<float> scales = gains(one.tokens);
       model.q_scale =
           device_.put_as(std::span<const float>(scales), tensor::DType::kF32, {one.tokens});
+    }
+    if (one.sinks) {
+      const std::vector<float> sinks = random_values(one.shape.num_heads, 3);
+      model.sinks =
+          device_.put_as(std::span<const float>(sinks), tensor::DType::kF32, {one.shape.num_heads});
     }
     return model;
   }
@@ -194,6 +201,7 @@ class OpsLatent : public OpsConformance {
                     .num_heads = model.shape.num_heads,
                     .scale = model.scale,
                     .out = read,
+                    .sinks = model.sinks,
                     .value_dim = model.shape.rank});
     latents.latent_values({.shape = model.shape, .read = read, .up = &model.up.weight, .out = out});
     return out;
@@ -213,13 +221,15 @@ class OpsLatent : public OpsConformance {
       table.rows = model.tokens;
       table.cols = model.shape.rope_dim;
     }
-    return reference_latent({.shape = model.shape,
-                             .scale = double{model.scale},
-                             .neighbours = model.neighbours,
-                             .norm = read(model.norm),
-                             .up = model.up.reference,
-                             .table = table},
-                            q, read(model.latent.rows(part.first, part.count)));
+    return reference_latent(
+        {.shape = model.shape,
+         .scale = double{model.scale},
+         .neighbours = model.neighbours,
+         .norm = read(model.norm),
+         .up = model.up.reference,
+         .sinks = model.sinks.empty() ? std::vector<double>() : read(model.sinks).values,
+         .table = table},
+        q, read(model.latent.rows(part.first, part.count)));
   }
 
   // Relative to the largest output: what rounding the kept rows may change.

@@ -43,7 +43,7 @@ struct ReferenceNorm {
 };
 // Each run of weight.cols columns is normalised by itself; an empty weight changes nothing.
 Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm);
-// ops::SumBlocksArgs: what is read of these sums, [rows, width] each.
+// What is read of these sums (ops/stream_args.h), [rows, width] each.
 struct ReferenceBlockRead {
   Matrix norm;
   Matrix query;

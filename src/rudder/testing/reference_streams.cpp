@@ -49,6 +49,14 @@ double reference_sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
+std::vector<Matrix> streams_of(const Matrix& x, int64_t width) {
+  std::vector<Matrix> streams;
+  for (int64_t begin = 0; begin < x.cols; begin += width) {
+    streams.push_back(x.slice(0, x.rows, begin, width));
+  }
+  return streams;
+}
+
 ReferenceMap to_reference(const ops::StreamMap& map) {
   if (map.empty()) return {};
   return {to_matrix(map.fn), to_matrix(map.base), to_matrix(map.scale)};

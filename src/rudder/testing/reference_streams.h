@@ -12,6 +12,9 @@ namespace rudder::testing {
 
 double reference_sigmoid(double x);
 
+// Rows of several streams [T, n * width] as [T, width] each.
+std::vector<Matrix> streams_of(const Matrix& x, int64_t width);
+
 struct ReferenceMap {
   Matrix fn;  // [rows, n * hidden]; empty: there is none
   Matrix base;

@@ -2,6 +2,7 @@
 
 #include "rudder/cuda/kernels/experts/route.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/taps/capture_point.cuh"
 #include "rudder/cuda/kernels/taps/tap_ops.cuh"
 
 namespace rudder::cuda {
@@ -159,32 +160,10 @@ class LogitsProgram {
   const int lane_;
 };
 
-// What a token's captures of a point need; by a warp.
-struct PointTaps {
-  const TapParams<kRouterPoints>& taps;
-  int64_t token;
-  int number;
-
-  __device__ ops::TapEntry entry() const {
-    if (taps.point[number] < 0) return {};
-    const int64_t at = token * taps.table.num_points + taps.point[number];
-    const int4 bits = *reinterpret_cast<const int4*>(taps.batch.entries + at);
-    return {bits.x, bits.y, __int_as_float(bits.z), bits.w};
-  }
-  // Where the row goes, before (0) or behind (1) the point's ops; null: nowhere.
-  __device__ Bf16* place(const ops::TapEntry& entry, int after) const {
-    if ((entry.flags & ops::TapEntry::kCaptured) == 0) return nullptr;
-    const int64_t set = taps.batch.capture_set[token];
-    const int64_t point = set * taps.table.num_points + taps.point[number];
-    const int offset = taps.table.captures[2 * point + after];
-    if (offset < 0) return nullptr;
-    const int64_t record = taps.batch.capture_begin[token];
-    return static_cast<Bf16*>(taps.table.ring) + (record + offset) * tap::kCaptureAlign;
-  }
-};
-
-__device__ __forceinline__ void keep_logits(const PointTaps& point, const ops::TapEntry& entry,
-                                            int after, const float* h, int experts) {
+// By a warp.
+__device__ __forceinline__ void keep_logits(const PointTaps<kRouterPoints>& point,
+                                            const ops::TapEntry& entry, int after, const float* h,
+                                            int experts) {
   auto* const to = reinterpret_cast<float*>(point.place(entry, after));
   if (to == nullptr) return;
   for (int e = static_cast<int>(threadIdx.x % 32); e < experts; e += 32) to[e] = h[e];
@@ -209,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto* const logits = static_cast<const Bf16*>(p.logits) + token * p.experts;
     for (int e = lane; e < p.experts; e += 32) h[e] = __bfloat162float(logits[e]);
     __syncwarp();
-    const PointTaps of_logits{taps, token, kLogitsPoint};
+    const PointTaps<kRouterPoints> of_logits{taps, token, kLogitsPoint};
     const ops::TapEntry entry = of_logits.entry();
     const LogitsProgram program(taps.table, taps.batch, entry, token, h, p.experts);
     keep_logits(of_logits, entry, 0, h, p.experts);
@@ -220,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
     expert = program.empty()
                  ? router.run(token, logit_of)
                  : router.run(token, logit_of, [&](float* scores) { program.change(scores); });
-    const PointTaps of_chosen{taps, token, kChosenPoint};
+    const PointTaps<kRouterPoints> of_chosen{taps, token, kChosenPoint};
     const ops::TapEntry chosen_entry = of_chosen.entry();
 #pragma unroll
     for (int after = 0; after < 2; ++after) {

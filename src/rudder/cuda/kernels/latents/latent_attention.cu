@@ -347,8 +347,7 @@ class LatentBlock {
       for (int half = 0; half < 2; ++half) {
         const int r = m * 16 + half * 8 + lane_ / 4;
         if (r >= item.rows.count) continue;
-        const float sum = shared_.max_sum[r].y;
-        const float over = sum == 0.0f ? 0.0f : 1.0f / sum;
+        const float over = latent_share(p_, item.rows.first + r, shared_.max_sum[r]);
         auto* const out = static_cast<__nv_bfloat16*>(p_.out) + (first + r) * kRow + column;
         float* const values = part.values + r * kRank + column;
 #pragma unroll
@@ -447,8 +446,12 @@ cudaError_t launch_rows(const LatentAttentionParams& params, cudaStream_t stream
 cudaError_t launch_latent_attention(const LatentAttentionParams& params, cudaStream_t stream) {
   if (params.bounds.num_tokens <= 0) return cudaSuccess;
   if (!has_latent_attention(params.config.row, params.config.rank)) return cudaErrorInvalidValue;
-  const cudaError_t error = params.config.rank == 512 ? launch_rows<512, 64>(params, stream)
-                                                      : launch_rows<256, 64>(params, stream);
+  const auto launch_row = [&] {
+    if (params.config.rank != 512) return launch_rows<256, 64>(params, stream);
+    return params.config.row == 512 ? launch_rows<512, 0>(params, stream)
+                                    : launch_rows<512, 64>(params, stream);
+  };
+  const cudaError_t error = launch_row();
   if (error != cudaSuccess || params.config.whole_sequences) return error;
   return launch_latent_merge(params, stream);
 }

@@ -29,7 +29,7 @@ struct LatentAttentionConfig {
 
 // The rows that kernels are built for.
 constexpr bool has_latent_attention(int32_t row, int32_t rank) {
-  return (row == 576 && rank == 512) || (row == 320 && rank == 256);
+  return (rank == 512 && (row == 576 || row == 512)) || (row == 320 && rank == 256);
 }
 
 struct LatentAttentionBounds {
@@ -53,8 +53,9 @@ struct LatentAttentionParams {
   const void* kv = nullptr;             // [., block_size, row] bf16, 16-byte aligned
   int32_t block_size = 16;
   float scale = 1.0f;
-  const void* q = nullptr;  // [T, num_heads, row] bf16, 4-byte aligned
-  void* out = nullptr;      // likewise; elements of a head from `rank` on are not written
+  const float* sinks = nullptr;  // [num_heads]: scores of keys whose values are 0; null: none
+  const void* q = nullptr;       // [T, num_heads, row] bf16, 4-byte aligned
+  void* out = nullptr;           // likewise; elements of a head from `rank` on are not written
   void* workspace = nullptr;
   // The kernel in front of this one is none that writes the plan, the block table or rows of tokens
   // that are not the step's: they may be read before it has ended.
@@ -98,6 +99,19 @@ __host__ __device__ inline LatentPart latent_part(const LatentAttentionParams& p
   return {reinterpret_cast<float2*>(at),
           reinterpret_cast<float*>(at + sizeof(float2) * static_cast<size_t>(row_tile))};
 }
+
+#ifdef __CUDACC__
+// By which sums of values of a row are multiplied, once it has its largest score and its sum
+// relative to that, in powers of two. `row`: of the sequence's part of the step.
+__device__ inline float latent_share(const LatentAttentionParams& params, int32_t row,
+                                     float2 max_sum) {
+  if (max_sum.y == 0.0f) return 0.0f;
+  if (params.sinks == nullptr) return 1.0f / max_sum.y;
+  constexpr float kLog2OfE = 1.44269504f;
+  const float sink = params.sinks[row % params.config.num_heads] * kLog2OfE;
+  return 1.0f / (max_sum.y + exp2f(sink - max_sum.x));
+}
+#endif
 
 inline bool latent_by_token(const LatentAttentionParams& params) {
   return params.ancestors != nullptr;

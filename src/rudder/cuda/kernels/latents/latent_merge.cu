@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       __syncthreads();
     }
     if (row >= rows.count || (divides && team > 0)) continue;
-    const float over = total.max_sum.y == 0.0f ? 0.0f : 1.0f / total.max_sum.y;
+    const float over = latent_share(p, rows.first + row, total.max_sum);
     const int64_t at = int64_t{seq.q_begin} * p.config.num_heads + rows.first + row;
     *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + at * p.config.row + column) =
         make_uint2(pack_bf16(total.sum.x * over, total.sum.y * over),

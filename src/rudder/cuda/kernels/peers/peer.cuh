@@ -2,6 +2,8 @@
 // Included by .cu files only.
 #pragma once
 
+#include <algorithm>
+
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/peers/peer.h"
 
@@ -178,9 +180,9 @@ struct PeerGrid {
   int64_t runs_per_block = 0;
   unsigned blocks = 0;
 };
-inline PeerGrid peer_grid(int64_t runs, int64_t max_blocks) {
+inline PeerGrid peer_grid(const PeerLinks& links, int64_t runs, int32_t max_blocks) {
   const int64_t wanted = (runs + kPeerThreads - 1) / kPeerThreads;
-  const int64_t most = wanted < max_blocks ? wanted : max_blocks;
+  const int64_t most = std::min<int64_t>({wanted, max_blocks, links.max_blocks});
   const int64_t each = (runs + most - 1) / most;
   return {each, static_cast<unsigned>((runs + each - 1) / each)};
 }

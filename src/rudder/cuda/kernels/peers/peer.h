@@ -5,10 +5,10 @@
 // captured: which exchange it is, a kernel counts in device memory.
 //
 // Block b of a rank exchanges with block b of its peers alone, so a peer's blocks must come to run:
-// a grid has at most kPeerBlocks blocks, which fit on a GPU at once,
-// and the next kernel's blocks start only when all of this one run (launch.h). A wait is bounded by
-// `patience_ns`. One that ends in vain writes to `faults`; from then on no kernel of the group
-// waits, and what they write is of no meaning.
+// a grid has at most kPeerBlocks blocks, which fit on a GPU at once, and ranks that share a GPU
+// have parts of them (PeerLinks::max_blocks). The next kernel's blocks start only when all of this
+// one run (launch.h). A wait is bounded by `patience_ns`. One that ends in vain writes to `faults`;
+// from then on no kernel of the group waits, and what they write is of no meaning.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -48,9 +48,10 @@ enum class PeerFault : uint32_t { kNone = 0, kLate = 1, kOtherOp = 2, kHost = 3 
 // The group as one rank's kernels see it.
 struct PeerLinks {
   int32_t rank = 0;
-  int32_t count = 1;        // 2, 4 or 8
-  bool is_open = true;      // false: the rank does without its peers
-  int64_t patience_ns = 0;  // of one wait
+  int32_t count = 1;                 // 2, 4 or 8
+  bool is_open = true;               // false: the rank does without its peers
+  int64_t patience_ns = 0;           // of one wait
+  int32_t max_blocks = kPeerBlocks;  // of a kernel; equal on all ranks
   // Of each rank: [2 halves][count senders][kPeerBlocks][piece], and behind it the inbox of words,
   // alike with pieces of its own.
   char* inbox[kMaxPeers] = {};

@@ -119,7 +119,7 @@ cudaError_t launch_peer_gather(const PeerGatherParams& p, cudaStream_t stream) {
   params.row_units = (p.begin[1] - p.begin[0]) / (aligned ? 4 : 1);
   params.units = p.rows * params.row_units;
   if (params.units > kMaxUnits) return cudaErrorInvalidValue;
-  const PeerGrid grid = peer_grid(params.units, kPeerBlocks);
+  const PeerGrid grid = peer_grid(p.links, params.units, kPeerBlocks);
   params.units_per_block = grid.runs_per_block;
   params.tag = peer_tag(kGatherOp, p.rows, p.begin[p.links.count]);
   const auto kernel = aligned ? gather_kernel<true> : gather_kernel<false>;

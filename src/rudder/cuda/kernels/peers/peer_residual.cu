@@ -342,7 +342,7 @@ ResidualGrid residual_grid(const PeerResidualParams& p, unsigned warps) {
   const auto threads_of = [warps](unsigned blocks) { return (warps + blocks - 1) / blocks * 32; };
   const auto is_spare = [&](unsigned blocks) {
     return p.row_blocks != 0 ? blocks <= static_cast<unsigned>(p.row_blocks)
-                             : blocks <= warps && p.norm.rows * blocks <= kPeerBlocks;
+                             : blocks <= warps && p.norm.rows * blocks <= p.links.max_blocks;
   };
   while (grid.row_blocks < RowTeam::kMaxBlocks &&
          (is_spare(2 * grid.row_blocks) || threads_of(grid.row_blocks) > kPeerThreads)) {
@@ -350,7 +350,7 @@ ResidualGrid residual_grid(const PeerResidualParams& p, unsigned warps) {
   }
   grid.threads = threads_of(grid.row_blocks);
   grid.rows = static_cast<unsigned>(
-      std::min<int64_t>(p.norm.rows, kPeerBlocks / static_cast<int64_t>(grid.row_blocks)));
+      std::min<int64_t>(p.norm.rows, p.links.max_blocks / static_cast<int64_t>(grid.row_blocks)));
   return grid;
 }
 

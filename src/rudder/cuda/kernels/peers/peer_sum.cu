@@ -312,7 +312,7 @@ cudaError_t launch_peer_sum(const PeerSumParams& p, cudaStream_t stream) {
   if (params.runs > kMaxRuns || p.max_blocks < 1 || p.max_blocks > kPeerBlocks) {
     return cudaErrorInvalidValue;
   }
-  const PeerGrid grid = peer_grid(params.runs, p.max_blocks);
+  const PeerGrid grid = peer_grid(p.links, params.runs, p.max_blocks);
   params.runs_per_block = grid.runs_per_block;
   params.tag = peer_tag(p.is_two_shot ? kTwoShotOp : kOneShotOp, p.rows, p.cols);
   const bool has_pieces = p.links.is_open && p.is_two_shot && grid.runs_per_block > kTurnRuns;

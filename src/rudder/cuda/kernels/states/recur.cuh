@@ -213,6 +213,9 @@ class RecurBlock {
   __device__ float decay_of(float step) const {
     return expf(-__fmul_rn(rate_, step));
   }
+  __device__ float decay_above_floor(float a, float bias) const {
+    return expf(__fmul_rn(p_.gates.decay_floor, sigmoid(__fmul_rn(rate_, __fadd_rn(a, bias)))));
+  }
 
   // The factor by which a row's length becomes `length`.
   __device__ static float unit_factor(const float (&x)[Shape::kRaw], float length) {
@@ -249,8 +252,10 @@ class RecurBlock {
         shared_.k[i][key] = of.k[r];
         if constexpr (Shape::kByChannel) {
           const int there = min(key, p_.key_dim - 1);
-          step = step_of(of.a[r], p_.step_bias[head_ * p_.key_dim + there]);
-          const float decay = decay_of(step);
+          const float bias = p_.step_bias[head_ * p_.key_dim + there];
+          step = step_of(of.a[r], bias);
+          const float decay =
+              p_.gates.decay_floor < 0.0f ? decay_above_floor(of.a[r], bias) : decay_of(step);
           shared_.decays[i][key] = decay;
           shared_.decayed_k[i][key] = __fmul_rn(of.k[r], decay);
           of.q[r] = __fmul_rn(of.q[r], decay);

@@ -55,6 +55,7 @@ struct RecurGates {
   int32_t a_begin = 0;
   int32_t b_begin = -1;  // -1: there is no b
   bool a_by_channel = false;
+  float decay_floor = 0;  // of logarithms of decays by channel; 0: they have none
 };
 inline constexpr int32_t kMostKeyDim = 256;
 struct RecurParams {

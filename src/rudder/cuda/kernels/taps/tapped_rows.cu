@@ -153,12 +153,11 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   }
   if (taps.batch.only_adds) taps.point[kDeltaPoint] = taps.point[kOutPoint] = -1;
   const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);
-  if (p.hidden > kMaxNormWidth && aligned &&
-      !taps.batch.only_adds) {  // behind an encode of mlp_act
+  if (p.hidden > kMaxNormWidth && aligned) {  // behind an encode of mlp_act; all streams of a row
     constexpr int kRuns = 4;
     const auto threads =
         static_cast<unsigned>((p.hidden / kRun + kRuns * 32 - 1) / (kRuns * 32) * 32);
-    if (threads > kMaxRowThreads) return cudaErrorInvalidValue;
+    if (p.hidden > kMaxTappedRow) return cudaErrorInvalidValue;
     return launch_shape<kRuns, true, kMaxRowThreads, false>(p, taps, threads, stream);
   }
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {

@@ -22,7 +22,8 @@ namespace rudder::cuda {
 inline constexpr int kResidualPoints = 4;
 enum ResidualPoint { kDeltaPoint, kFirstXPoint, kSecondXPoint, kOutPoint };
 
-// Taps of a part that the op has not (delta, out) are passed over.
+// Taps of a part that the op has not (delta, out) are passed over. hidden <= kMaxTappedRow.
+inline constexpr int64_t kMaxTappedRow = 32768;
 cudaError_t launch_tapped_residual_norm(const ResidualNormParams& params,
                                         const TapParams<kResidualPoints>& taps,
                                         cudaStream_t stream);
