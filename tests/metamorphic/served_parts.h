@@ -11,8 +11,7 @@
 
 namespace rudder::metamorphic {
 
-// Heads of 64, and of 512 where a layer's are wider than those of others; rows of 256 + 64; decays
-// without a floor.
+// Heads of 64, and of 512 where a layer's are wider than those of others; rows of 256 + 64.
 inline void use_served_parts(model::ModelSpec& spec) {
   constexpr int32_t kNarrow = 64;
   constexpr int32_t kWide = 512;
@@ -34,7 +33,6 @@ inline void use_served_parts(model::ModelSpec& spec) {
         spec.ropes[static_cast<size_t>(latent->rope)].rotary_dim = kNarrow;
       }
     }
-    if (auto* const delta = std::get_if<model::GatedDelta>(&layer.mixer)) delta->decay_floor = 0;
     if (model::attention_of(layer) == nullptr) continue;
     model::Attention& attention = *model::attention_of(layer);
     attention.head_dim = attention.head_dim > least ? kWide : kNarrow;

@@ -1,6 +1,7 @@
-// Models whose layers keep states, or one row of a token, on a GPU, through the real scheduler and
-// executor: the same sequences alone, together, in chunks, going on from checkpoints, ahead,
-// repeated and with drafts get the same tokens and logprobs, bit for bit, from graphs and op by op.
+// Models whose layers keep states, or one row of a token, or whose residual has several streams, on
+// a GPU, through the real scheduler and executor: the same sequences alone, together, in chunks,
+// going on from checkpoints, ahead, repeated and with drafts get the same tokens and logprobs, bit
+// for bit, from graphs and op by op.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "metamorphic/harness.h"
 #include "metamorphic/served_parts.h"
+#include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -23,10 +25,14 @@ class StatesOnGpu : public ::testing::TestWithParam<testing::TinyArch> {
     settings.tune = false;
     exec::DeviceExecutor::Model model;
     model.ops = value_of(cuda::make_cuda_ops(settings));
-    model.spec = testing::tiny_spec(GetParam());
-    use_served_parts(model.spec);
+    model.spec = spec();
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+  static model::ModelSpec spec() {
+    model::ModelSpec spec = testing::tiny_spec(GetParam());
+    use_served_parts(spec);
+    return spec;
   }
   // Not every sequence fits at once.
   static step::Capacity tight() {
@@ -82,12 +88,39 @@ TEST_P(StatesOnGpu, DraftedAsAlone) {
   }
 }
 
+class StreamsOnGpu : public StatesOnGpu {};
+
+// Rows of streams are steered and captured, and the numbers that they are written by captured.
+TEST_P(StreamsOnGpu, TappedAsAlone) {
+  step::Capacity roomy = with_taps(kRoomy, GetParam());
+  roomy.geometry = tapped_geometry(spec(), tensor::DType::kBF16);
+  std::vector<Ask> asks = random_asks(16, 58, 80);
+  add_random_taps(asks, roomy, 7);
+  const std::vector<Got> alone = run_alone(*executor(roomy), asks);
+  for (const int32_t budget : {512, 33}) {
+    for (const bool enforce_eager : {false, true}) {
+      sched::SchedSettings settings = plain_settings();
+      settings.max_num_batched_tokens = budget;
+      expect_same(alone, run(*executor(roomy, enforce_eager), settings, asks).got,
+                  "tapped, steps of " + std::to_string(budget));
+    }
+  }
+}
+
+constexpr testing::TinyArch kStreamArchs[] = {
+    testing::TinyArch::kTwoStreams, testing::TinyArch::kBlockSums,   testing::TinyArch::kHyper,
+    testing::TinyArch::kNormedSums, testing::TinyArch::kGatedAdds,   testing::TinyArch::kDepthAdds,
+    testing::TinyArch::kDelayed,    testing::TinyArch::kGatedStreams};
+std::string arch_name(const ::testing::TestParamInfo<testing::TinyArch>& test) {
+  return std::string(testing::tiny_arch_name(test.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Streams, StatesOnGpu, ::testing::ValuesIn(kStreamArchs), arch_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, StreamsOnGpu, ::testing::ValuesIn(kStreamArchs), arch_name);
 INSTANTIATE_TEST_SUITE_P(Tiny, StatesOnGpu,
                          ::testing::Values(testing::TinyArch::kDelta, testing::TinyArch::kSpaces,
                                            testing::TinyArch::kLatent),
-                         [](const auto& test) {
-                           return std::string(testing::tiny_arch_name(test.param));
-                         });
+                         arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -49,8 +49,12 @@ cudaError_t launch_four(const ConnectStreamsParams& p, const TapParams<kStreamPo
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   const auto clusters = static_cast<unsigned>((p.rows + kRows - 1) / kRows);
-  return launch_pdl_cluster(kernel, dim3(clusters * kStreamCluster), dim3(kThreads), bytes,
-                            kStreamCluster, stream, p, taps, slice_of(p.width), map_rows_of(p));
+  // A multiprocessor's memory is divided for two blocks, of this boundary and the next, and for the
+  // products between them.
+  constexpr bool kMostOfItIsShared = true;
+  return launch_pdl_in_front(kernel, dim3(clusters * kStreamCluster), dim3(kThreads), bytes,
+                             kStreamCluster, kMostOfItIsShared, stream, p, taps, slice_of(p.width),
+                             map_rows_of(p));
 }
 
 // Few clusters read the maps, as far as eight have all rows.
