@@ -144,14 +144,14 @@ int32_t AddedTokens::id_of(std::string_view content) const {
 
 void AddedTokens::put(AddedToken token) {
   token.id = id_of(token.content);
-  const auto [place, is_new] = index_.emplace(token.content, list_.size());
+  const auto [entry, is_new] = index_.emplace(token.content, list_.size());
   if (is_new) {
     if (token.id == next_id_) ++next_id_;
     list_.push_back(std::move(token));
     return;
   }
-  token.special = token.special || list_[place->second].special;
-  list_[place->second] = std::move(token);
+  token.special = token.special || list_[entry->second].special;
+  list_[entry->second] = std::move(token);
 }
 
 Result<AddedToken> read_token_flags(const json::value& node, const std::string& path) {
