@@ -19,6 +19,7 @@
 #include "report_error.h"
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
+#include "rudder/base/progress.h"
 #include "rudder/base/settings.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/constraint/form_engine.h"
@@ -156,9 +157,13 @@ Result<void> run(const FormFlags& flags) {
     fmt::print("{:>9}", column);
   }
   fmt::print("\n");
+  std::vector<ConstraintCase> cases = constraint_cases();
+  std::erase_if(cases, [&](const ConstraintCase& one) {
+    return one.name.find(flags.only) == std::string::npos;
+  });
   boost::json::array rows;
-  for (const ConstraintCase& one : constraint_cases()) {
-    if (one.name.find(flags.only) == std::string::npos) continue;
+  Progress progress("bench constraint", false);
+  for (const ConstraintCase& one : cases) {
     Result<Row> row = measure_case(one, engine, speller, flags.repeats);
     if (!row) {
       row.error().message = fmt::format("{}: {}", one.name, row.error().message);
@@ -177,6 +182,7 @@ Result<void> run(const FormFlags& flags) {
                     {"max_us", row->percentiles[3]},
                     {"first_mean_us", row->first_mean},
                     {"first_max_us", row->first_max}});
+    progress.update(std::ssize(rows), std::ssize(cases));
   }
   return flags.output.empty() ? Result<void>() : write_file(flags.output, to_json_text(rows));
 }

@@ -117,6 +117,8 @@ Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
     RUDDER_TRY(args.steps, parse_steps(flags.steps));
   }
   args.repeats = flags.repeats;
+  Progress progress("bench ops", false);
+  args.told = progress.callback();
   RUDDER_TRY(const cpu::OpsBenchReport report, cpu::bench_ops(args));
   return cpu::to_table(report);
 }
@@ -156,6 +158,8 @@ Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
     if (step.q_len == 1) step.context = flags.context;
   }
   args.repeats = flags.repeats;
+  Progress progress("bench ops", false);
+  args.told = progress.callback();
   RUDDER_TRY(const cuda::OpsBenchReport report, cuda::bench_ops(args));
   return flags.markdown ? cuda::to_markdown(report) : cuda::to_table(report);
 }

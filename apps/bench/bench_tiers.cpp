@@ -26,14 +26,13 @@
 #include "report/statistics.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
+#include "rudder/base/progress.h"
 
 namespace rudder::apps {
 namespace {
 
 namespace json = boost::json;
 using Prompt = std::vector<int32_t>;
-
-constexpr auto kNoProgress = [](int64_t, int64_t) {};
 
 struct TiersBench {
   std::string parts = "link,fetch,decode,turns";
@@ -187,6 +186,7 @@ Result<ModelSession> Measuring::open(With with) const {
 }
 
 Result<void> Measuring::link() {
+  fmt::print(stderr, "bench tiers: link\n");
   RUDDER_TRY(const ModelFiles files, open_model_files(bench_.model, bench_.session.load));
   RUDDER_TRY(const std::vector<exec::Ranks> devices,
              make_replicas(resolve_device(bench_.session.exec), 1, *files.checkpoint));
@@ -219,9 +219,11 @@ Result<void> Measuring::fetch() {
     LocalClient client(*session.engine);
     RUDDER_TRY_VOID(client.ask(tiers_request(prompts(session, 1, bench_.prefix_len, 2)[0], 2)));
     std::vector<double> cold;
+    Progress progress("bench tiers, computed", false);
     for (const Prompt& prompt : asked) {
       RUDDER_TRY(const LocalAnswer answer, client.ask(tiers_request(prompt, 2)));
       cold.push_back(first_token_ms(answer));
+      progress.update(std::ssize(cold), std::ssize(asked));
     }
     cold_ms_ = summarize(cold, {}).median;
     row(fmt::format("first token of {} tokens, computed", bench_.prefix_len), cold_ms_, "ms");
@@ -241,15 +243,18 @@ Result<void> Measuring::fetch_from(ModelSession& session, const std::vector<Prom
   std::vector<double> fetched;
   int64_t hits = 0;
   int64_t tokens = 0;
-  for (int32_t round = 0; round < (is_file ? 1 : bench_.rounds); ++round) {
+  const std::string from = is_file ? "files" : "host memory";
+  const int32_t num_rounds = is_file ? 1 : bench_.rounds;
+  Progress progress("bench tiers, from " + from, false);
+  for (int32_t round = 0; round < num_rounds; ++round) {
     for (const Prompt& prompt : prompts) {
       RUDDER_TRY(const LocalAnswer answer, client.ask(tiers_request(prompt, 2)));
       fetched.push_back(first_token_ms(answer));
       hits += is_file ? answer.usage.cached_disk_tokens : answer.usage.cached_host_tokens;
       tokens += answer.usage.prompt_tokens;
+      progress.update(std::ssize(fetched), num_rounds * std::ssize(prompts));
     }
   }
-  const std::string from = is_file ? "files" : "host memory";
   const double ms = summarize(fetched, {}).median;
   row("first token, fetched from " + from, ms, "ms");
   row("first token, fetched from " + from + ", of the computed one", 100 * ms / cold_ms_, "%");
@@ -281,8 +286,9 @@ Result<void> Measuring::decode(ModelSession& session, With with) {
       requests.push_back(tiers_request(prompt, bench_.batch_output));
     }
     double seconds = 0;
+    Progress progress("bench tiers, decode", false);
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
-               run_requests(session, std::move(requests), kNoProgress, &seconds));
+               run_requests(session, std::move(requests), progress.callback(), &seconds));
     busy_seconds = seconds;
     return static_cast<double>(bench_.batch) / decode_window(answers).per_token(answers.size());
   };
@@ -333,8 +339,9 @@ Result<void> Measuring::turn_about(ModelSession& session, With with) {
     requests.reserve(talks.size());
     for (const Prompt& talk : talks) requests.push_back(tiers_request(talk, kAnswer));
     double took = 0;
+    Progress progress(fmt::format("bench tiers, turn {} of {}", turn + 1, bench_.turns), false);
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
-               run_requests(session, std::move(requests), kNoProgress, &took));
+               run_requests(session, std::move(requests), progress.callback(), &took));
     const std::vector<Prompt> more = prompts(session, chats, kMoreTokens, 1000 + turn);
     for (size_t i = 0; i < talks.size(); ++i) {
       const engine::Usage& usage = answers[i].usage;

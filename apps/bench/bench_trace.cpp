@@ -19,6 +19,7 @@
 #include "report/report.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
+#include "rudder/base/progress.h"
 #include "rudder/steer/segments.h"
 #if RUDDER_HAS_CUDA
 #include "rudder/cuda/node_trace.h"
@@ -95,8 +96,8 @@ Result<void> run_batch_of(ModelSession& session, const TraceFlags& flags, int32_
     requests.push_back(std::move(params));
   }
   double seconds = 0;
-  RUDDER_TRY_VOID(run_requests(
-      session, std::move(requests), [](int64_t, int64_t) {}, &seconds));
+  Progress progress("bench trace", false);
+  RUDDER_TRY_VOID(run_requests(session, std::move(requests), progress.callback(), &seconds));
   return {};
 }
 

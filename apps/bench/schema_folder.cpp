@@ -14,6 +14,7 @@
 #include "report/statistics.h"
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
+#include "rudder/base/progress.h"
 #include "rudder/constraint/fuel.h"
 
 namespace rudder::apps {
@@ -114,12 +115,17 @@ Result<void> compile_schema_folder(const std::string& folder,
                                    const constraint::FormEngine& engine) {
   Tally tally;
   bool any = false;
-  for (const fs::path& path : schema_files(folder)) {
+  const std::vector<fs::path> files = schema_files(folder);
+  Progress progress("bench constraint", false);
+  int64_t num_read = 0;
+  for (const fs::path& path : files) {
+    progress.update(num_read++, std::ssize(files));
     const std::string text = schema_of(path);
     if (text.empty()) continue;
     any = true;
     tally.add(engine, text);
   }
+  progress.update(num_read, num_read);
   if (!any) return fail(ErrorCode::kNotFound, "has no JSON schemas", folder);
   tally.print();
   return {};

@@ -186,11 +186,26 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
 
 @pytest.mark.parametrize("bench, begins", [
     (["latency", "--num-iters", "3", "--random-input-len", "16", "--random-output-len", "4"], "bench latency"),
-    (["throughput", "--num-prompts", "4", "--random-input-len", "16", "--random-output-len", "4"], "bench throughput")])
-@pytest.mark.parametrize("level", ["error", "info"])
+    (["throughput", "--num-prompts", "4", "--random-input-len", "16", "--random-output-len", "4"], "bench throughput"),
+    (["speculation", "--speculative-acceptance", "0.5", "--draft-lengths", "2", "--batches", "1", "--rounds", "1",
+      "--max-tokens", "8"], "bench speculation"),
+    (["steering", "--modes", "probe", "--rounds", "2", "--concurrency", "1", "--output-lens", "4", "--input-len", "8",
+      "--requests", "1"], "bench steering"),
+    (["tiers", "--parts", "decode,turns", "--prefix-len", "128", "--cache-prefixes", "6", "--decode-batch", "2",
+      "--decode-len", "4", "--rounds", "1", "--turns", "2", "--cache-multiple", "1"], "bench tiers")])
+@pytest.mark.parametrize("level", ["trace", "debug", "info", "warning", "error", "critical"])
 def test_progress_is_told_whatever_the_log_level(bench, begins, level):
     done = run_rudder("bench", *bench, "--log-level", level)
     assert done.returncode == 0 and begins in done.stderr, done.stderr
+    assert done.stdout.count("\n") >= 2, done.stdout
+
+
+@pytest.mark.parametrize("bench", [
+    ["constraint", "--vocab-size", "2000", "--repeats", "1", "--only", "enum"],
+    ["ops", "--like", "qwen2.5-0.5b", "--layers", "1", "--steps", "1x1@8,2x1@8", "--repeats", "1"]])
+def test_benches_without_a_log_tell_their_progress(bench):
+    done = run_rudder("bench", *bench)
+    assert done.returncode == 0 and f"bench {bench[0]}: 100%" in done.stderr, done.stderr
 
 
 def test_a_row_is_there_as_soon_as_it_is_measured():

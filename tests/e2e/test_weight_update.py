@@ -281,6 +281,32 @@ def test_a_slip_in_the_query_ends_nobody(paced, query, param):
     assert not ask(paced, "/is_paused", "GET", headers={}).json()["is_paused"]
 
 
+def test_what_is_cached_outlives_a_pause_that_is_asked_to_keep_it(trained):
+    def cached():
+        return answer_of(trained, list(range(7, 71)), max_tokens=8)["cached"]
+
+    cached()
+    hit = cached()
+    assert hit > 0
+    for how, wanted in [("clear_cache=false", hit), ("clear_cache=False&mode=keep", hit), ("clear_cache=true", 0), ("clear_cache=0&mode=wait", hit),
+                        ("", 0)]:
+        assert ask(trained, f"/pause?{how}").json()["is_paused"]
+        assert not ask(trained, "/resume").json()["is_paused"]
+        assert cached() == wanted, how
+    # Whatever else changes the model meanwhile forgets it.
+    assert ask(trained, "/pause?clear_cache=false").json()["is_paused"]
+    assert update(trained, "first").status_code == 200
+    assert not ask(trained, "/resume").json()["is_paused"]
+    assert cached() == 0
+    for path in ("/sleep?clear_cache=false", "/pause?clear_cache=perhaps"):
+        refused = ask(trained, path)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "clear_cache"), refused.text
+    refused = update(trained, "first", flush_cache=False)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "flush_cache"), refused.text
+    assert update(trained, "same").status_code == 200
+    assert httpx2.get(trained.url + "/health").json() == {"status": "ready"}
+
+
 def memory_of(server):
     fields = pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -10,6 +10,7 @@ configuration class knows, with the default. `aliases`: other names that classes
 """
 
 import copy
+import importlib
 import json
 import math
 import random
@@ -98,6 +99,8 @@ KEYS = {
     "llava": "LlavaForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
 }
+# Families that keep the keys of the text beside the others, or in an object of them: which of the former count is the class's matter.
+FLAT = ["qwen2_vl", "qwen2_5_vl"]
 WRAPPED = {"mistral3": {"text_config": {"model_type": "mistral"}}}  # the text model's own defaults
 # What a class leaves open or gives no sense to: GLM 4.5's default heads of 42 turn by half, and no layer of two hybrids attends.
 OPEN = {
@@ -262,8 +265,40 @@ def draw_ropes(rng, config):
     return config
 
 
+def draw_flat(rng, families):
+    """A text model in front of which images are seen: its keys in one of the two layouts, some with other places of the same key."""
+    family = rng.choice(families)
+    text = draw_ropes(rng, {**BASE, "model_type": family})
+    if rng.random() < 0.3:
+        text["rope_scaling"] = {"type": "mrope"}
+    ropes = [text[key] for key in ("rope_scaling", "rope_parameters") if text.get(key)] or [text.setdefault("rope_parameters", {})]
+    for rope in ropes:
+        rope["mrope_section"] = rng.choice([[4, 4, 4], [2, 5, 5]])
+    whole = {"architectures": [KEYS[family]], "model_type": family, "vision_config": {"depth": 1}}
+    if rng.random() < 0.4:
+        return whole | {"text_config": text | {"model_type": f"{family}_text"}, "original_max_position_embeddings": 72}
+    if rng.random() < 0.3:
+        whole["partial_rotary_factor"] = 0.5
+    return text | whole
+
+
+def ropes_of_flat(config, length):
+    """The model of images need not be made for the ropes of its text."""
+    made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config)).text_config
+    module = importlib.import_module(f"transformers.models.{config['model_type']}.modeling_{config['model_type']}")
+    kind = KEYS[config["model_type"]].removesuffix("ForConditionalGeneration")
+    rotary = getattr(module, f"{kind}RotaryEmbedding")(config=made)
+    rotary(torch.zeros(1), torch.arange(length)[None].expand(3, 1, length))
+    made._attn_implementation = "eager"
+    attention = getattr(module, f"{kind}Attention")(made, layer_idx=0)
+    frequencies = [float(f"{x:.9g}") for x in rotary.inv_freq.tolist()]
+    return [{"frequencies": frequencies, "attention_factor": rotary.attention_scaling}], attention.scaling
+
+
 def ropes_of(config, length):
     """Of each kind of layers: frequencies and the attention factor."""
+    if config["model_type"] in FLAT:
+        return ropes_of_flat(config, length)
     made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
     model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
     rotary = getattr(model.model, "rotary_emb", None) or model.model.pos_emb
@@ -283,7 +318,7 @@ def ropes_of(config, length):
     return out, attention.scaling
 
 
-def make_ropes(seed, draws, families):
+def make_ropes(seed, draws, families, draw=draw):
     rng = random.Random(seed)
     out, refused = [], 0
     for _ in range(draws):
@@ -322,6 +357,7 @@ def main():
     torch.set_num_threads(1)
     ropes = make_ropes(49, 260, [*ONE_ROPE, "gemma3_text", "gemma4_text"]) + make_ropes(50, 60, [*OF_EXPERTS])
     ropes += make_ropes(51, 140, [*OTHER_LAYERS])
+    ropes += make_ropes(52, 60, FLAT, draw_flat)
     answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": ropes}
     answers["aliases"] = ALIASES
     with open(sys.argv[1], "w") as file:

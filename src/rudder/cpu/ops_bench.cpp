@@ -366,7 +366,11 @@ Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   BenchModel model(args.shape, std::move(ops));
   RUDDER_TRY_VOID(model.load(args.steps));
   report.weight_bytes = model.weight_bytes();
-  for (const BenchStep& step : args.steps) bench_step(model, step, args.repeats, report);
+  int64_t num_measured = 0;
+  for (const BenchStep& step : args.steps) {
+    bench_step(model, step, args.repeats, report);
+    args.told(++num_measured, std::ssize(args.steps));
+  }
   return report;
 }
 

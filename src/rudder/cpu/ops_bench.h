@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/cpu/fast_ops.h"
 
@@ -43,6 +44,7 @@ struct OpsBenchArgs {
   CpuOpsSettings ops;
   std::vector<BenchStep> steps = {{1, 1, 128}, {16, 1, 128}, {1, 128, 0}, {1, 512, 0}};
   int repeats = 5;  // of each step, after one that warms up; the one of least CPU time counts
+  ProgressFn told = [](int64_t, int64_t) {};  // how many steps are measured
 };
 
 // One op, or "step", of one kind of step, summed over the layers.

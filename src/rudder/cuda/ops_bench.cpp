@@ -462,8 +462,10 @@ Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   BenchModel model(args.shape, args.stored, std::move(ops));
   RUDDER_TRY_VOID(model.load(args.steps));
   report.weight_bytes = model.weight_bytes();
+  int64_t num_measured = 0;
   for (const BenchStep& step : args.steps) {
     RUDDER_TRY_VOID(bench_step(model, step, args.repeats, report));
+    args.told(++num_measured, std::ssize(args.steps));
   }
   return report;
 }

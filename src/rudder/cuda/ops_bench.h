@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/cuda/ceilings.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -42,7 +43,8 @@ struct OpsBenchArgs {
   std::optional<ops::WeightFormat> stored = {};
   std::vector<BenchStep> steps = {{1, 1, 512},   {8, 1, 512},  {32, 1, 512}, {128, 1, 512},
                                   {512, 1, 512}, {1, 2048, 0}, {1, 8192, 0}};
-  int repeats = 20;  // of each graph
+  int repeats = 20;                           // of each graph
+  ProgressFn told = [](int64_t, int64_t) {};  // how many steps are measured
 };
 
 // One op, or "step", of one kind of step, summed over the layers. Norms that clip (UClipNorm) are

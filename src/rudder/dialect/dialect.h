@@ -18,7 +18,8 @@ namespace rudder::dialect {
 enum class CallForm : uint8_t {
   kJson,      // {"name": ..., "arguments": {...}}, one, a list, or several after one another
   kNamed,     // name[ARGS]{...}, or what kJson takes
-  kXml,       // <function=name><parameter=key>value</parameter></function>, or what kJson takes
+  kXml,       // <function=name><parameter=key>value</parameter></function>, with these marks or
+              // others (XmlMarks), or what kJson takes
   kPythonic,  // [name(key=value), ...]
   kBraced,    // call:name{key:value,...}
   kTagged,    // <function=name>{...}</function>, or what kXml takes
@@ -30,6 +31,18 @@ enum class IdStyle : uint8_t {
   kOpenAi,   // chatcmpl-tool-<32 hexadecimal digits>
   kMistral,  // 9 letters and digits, as its templates demand
   kKimi,     // functions.name:index, which its template shows the model again
+};
+
+// kXml: the marks inside of those around a call.
+struct XmlMarks {
+  std::string_view call =
+      "<function=";  // a name and '>' follow; empty: the name alone stands there
+  std::string_view call_end = "</function>";  // empty: the mark behind calls is the call's too
+  std::string_view key = "<parameter=";       // a key and '>' follow, or `key_end` and `value`
+  std::string_view key_end = {};
+  std::string_view value = {};
+  std::string_view value_end = "</parameter>";
+  bool in_lines = true;  // a text's first and last line's end are layout, else both or none
 };
 
 struct ToolDialect {
@@ -49,6 +62,7 @@ struct ToolDialect {
   bool fenced = false;    // kHeaded: a kind before the separator, arguments in a block of code
   bool prompted = false;  // kHeaded: the prompt ends with `begin`; "all" is no name, but says text
   IdStyle ids = IdStyle::kOpenAi;
+  XmlMarks xml = {};
 };
 
 struct ReasoningDialect {

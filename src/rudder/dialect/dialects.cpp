@@ -35,6 +35,26 @@ constexpr std::array kTools = {
                 .begin = "<seed:tool_call>",
                 .also_begin = "<function=",
                 .end = "</seed:tool_call>"},
+    ToolDialect{.name = "glm45",
+                .form = CallForm::kXml,
+                .begin = "<tool_call>",
+                .end = "</tool_call>",
+                .xml = {.call = "",
+                        .call_end = "",
+                        .key = "<arg_key>",
+                        .key_end = "</arg_key>",
+                        .value = "<arg_value>",
+                        .value_end = "</arg_value>",
+                        .in_lines = false}},
+    ToolDialect{.name = "minimax_m2",
+                .form = CallForm::kXml,
+                .begin = "<minimax:tool_call>",
+                .also_begin = "<invoke name=",
+                .end = "</minimax:tool_call>",
+                .xml = {.call = "<invoke name=",
+                        .call_end = "</invoke>",
+                        .key = "<parameter name=",
+                        .in_lines = false}},
     ToolDialect{.name = "functionary_v3_1", .form = CallForm::kTagged, .begin = "<function="},
     ToolDialect{.name = "functionary_v3_2",
                 .form = CallForm::kHeaded,
@@ -135,7 +155,8 @@ constexpr std::array kReasoning = {
 
 constexpr std::array kToolTraces = {
     Trace{{"<|channel|>", "<|message|>"}, "harmony"},
-    Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
+    Trace{{"<tool_call>", "<arg_key>"}, "glm45"},
+    Trace{{"<minimax:tool_call>"}, "minimax_m2"},
     Trace{{"<|reserved_special_token_249|>"}, ""},  // Functionary 2.5
     Trace{{"<seed:tool_call>", "<function="}, "seed_oss"},
     Trace{{">>>all"}, "functionary_v3_2"},
@@ -182,6 +203,8 @@ constexpr std::array kReasoningTraces = {
 constexpr std::array kAliases = {
     Alias{"functionary_v3", "functionary_v3_2"},
     Alias{"hunyuan_a13b", "jamba"},
+    Alias{"glm47", "glm45"},
+    Alias{"glm4_moe", "glm45"},
     Alias{"qwen", "hermes"},
     Alias{"qwen25", "hermes"},
     Alias{"qwen3", "hermes"},
@@ -193,6 +216,9 @@ constexpr std::array kAliases = {
     Alias{"openai", "harmony"},
     Alias{"openai_gptoss", "harmony"},
     Alias{"gpt-oss", "harmony"},
+    Alias{"glm45", "qwen3"},
+    Alias{"glm47", "qwen3"},
+    Alias{"minimax_m2", "qwen3"},
     Alias{"deepseek-r1", "deepseek_r1"},
     Alias{"qwen3-thinking", "deepseek_r1"},
 };
@@ -263,6 +289,11 @@ std::vector<std::string_view> marks_of(const ToolDialect* tools,
     marks = {tools->begin,      tools->also_begin, tools->end,      tools->quote,
              tools->each_begin, tools->each_end,   tools->separator};
     std::erase(marks, "\n");  // separates, but shows nothing
+    // Those of functions and parameters are no whole tokens, as they end behind a name.
+    if (!tools->xml.key_end.empty()) {
+      marks.insert(marks.end(),
+                   {tools->xml.key, tools->xml.key_end, tools->xml.value, tools->xml.value_end});
+    }
     if (tools->form == CallForm::kNamed) marks.insert(marks.end(), {"[ARGS]", "[CALL_ID]"});
   }
   if (reasoning != nullptr) marks.insert(marks.end(), {reasoning->begin, reasoning->end});

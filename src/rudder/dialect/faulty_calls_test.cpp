@@ -71,10 +71,7 @@ class CallWriter {
         if (dialect_.list) return {begin, " [" + object + "]", ""};
         return {begin, "f[ARGS]" + arguments, ""};
       case CallForm::kXml:
-        return {begin,
-                "\n<function=f>\n<parameter=s>\n" + s + "\n</parameter>\n<parameter=n>\n" + n +
-                    "\n</parameter>\n</function>\n",
-                end};
+        return {begin, write_xml(s, n), end};
       case CallForm::kTagged:
         return {begin, "f>" + arguments + "</function>", ""};
       case CallForm::kPythonic: {
@@ -101,8 +98,30 @@ class CallWriter {
   }
 
  private:
+  std::string write_xml(const std::string& s, const std::string& n) {
+    const XmlMarks& xml = dialect_.xml;
+    const std::string line = !xml.in_lines && roll(2) == 0 ? "" : "\n";
+    const auto parameter = [&](const std::string& key, const std::string& value) {
+      const std::string edge = xml.in_lines ? "\n" : "";
+      const std::string quote = xml.in_lines ? "" : "\"";
+      const std::string name = xml.key_end.empty()
+                                   ? quote + key + quote + ">"
+                                   : key + std::string(xml.key_end) + line + std::string(xml.value);
+      return std::string(xml.key) + name + edge + value + edge + std::string(xml.value_end) + line;
+    };
+    const std::string body = parameter("s", s) + parameter("n", n);
+    if (xml.call.empty()) return "f" + line + body;
+    const std::string name = xml.in_lines ? "f>" : "\"f\">";
+    return line + std::string(xml.call) + name + line + body + std::string(xml.call_end) + line;
+  }
+
   std::vector<std::string> marks_of_values() const {
     std::vector<std::string> marks = {"</parameter>", "</function>", "<function=g>", "[ARGS]"};
+    if (!dialect_.xml.in_lines) marks.emplace_back(dialect_.xml.value_end);
+    if (!dialect_.xml.in_lines && !dialect_.xml.call.empty()) {
+      marks.emplace_back(dialect_.xml.call_end);
+      marks.push_back(std::string(dialect_.xml.call) + "\"g\">");
+    }
     for (const std::string_view mark : {dialect_.begin, dialect_.also_begin, dialect_.end,
                                         dialect_.each_begin, dialect_.each_end}) {
       if (!mark.empty()) marks.emplace_back(mark);

@@ -139,6 +139,19 @@ class AnswerWriter {
     return text + std::string(tools_.end);
   }
 
+  std::string xml_call() {
+    const XmlMarks& xml = tools_.xml;
+    const std::string line = roll(3) == 0 ? "" : "\n";
+    std::string behind_key = ">" + line;
+    if (!xml.key_end.empty()) behind_key = std::string(xml.key_end) + line + std::string(xml.value);
+    std::string text = xml.call.empty() ? "f" : line + std::string(xml.call) + "f>";
+    for (const char* key : {"s", "n"}) {
+      text += line + std::string(xml.key) + key + behind_key;
+      text += (*key == 's' ? words() : value(0)) + line + std::string(xml.value_end);
+    }
+    return text + line + std::string(xml.call_end) + line;
+  }
+
   std::string call() {
     const std::string begin(tools_.begin);
     const std::string end(tools_.end);
@@ -150,8 +163,7 @@ class AnswerWriter {
         return "[TOOL_CALLS]f[ARGS]" + object(0);
       case CallForm::kXml:
         if (roll(3) == 0) return begin + json_call() + end;
-        return begin + "\n<function=f>\n<parameter=s>\n" + words() +
-               "\n</parameter>\n<parameter=n>\n" + value(0) + "\n</parameter>\n</function>\n" + end;
+        return begin + xml_call() + end;
       case CallForm::kTagged:
         return "<function=f>" + object(0) + "</function>";
       case CallForm::kPythonic:

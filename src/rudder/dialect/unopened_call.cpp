@@ -57,6 +57,8 @@ UnopenedCall::Step UnopenedCall::beginning(const CallSink& sink) const {
       return dialect_->list || is_list ? Step::kText : after_name(text, "[ARGS]", sink);
     case CallForm::kPythonic:
       return after_name(text, "(", sink);
+    case CallForm::kXml:
+      return dialect_->xml.call.empty() ? after_name(text, dialect_->xml.key, sink) : Step::kText;
     case CallForm::kBraced:
       if (is_list) return Step::kText;
       if (begins_call_mark(text)) return Step::kMore;

@@ -20,7 +20,8 @@ std::string_view unquoted_begin(std::string_view name) {
 
 }  // namespace
 
-NextCall next_call(std::string_view text, std::string_view begin, const CallSink& sink) {
+NextCall next_call(std::string_view text, std::string_view begin, const XmlMarks& xml,
+                   const CallSink& sink) {
   using Is = NextCall::Is;
   constexpr size_t kMaxBytes = 2 * kMaxNameBytes;
   if (text.size() > kMaxBytes) return {Is::kText, {}};
@@ -31,11 +32,12 @@ NextCall next_call(std::string_view text, std::string_view begin, const CallSink
     text.remove_prefix(begin.size());
     is_marked = true;
   }
-  if (begin.starts_with(text) || kFunctionOpen.starts_with(text)) return {};
+  if (begin.starts_with(text) || (!xml.call.empty() && xml.call.starts_with(text))) return {};
   if (is_marked && text.front() == '{') return {Is::kJson, text};
-  if (!text.starts_with(kFunctionOpen)) return {Is::kText, text};
-  const std::string_view behind = text.substr(kFunctionOpen.size());
-  const size_t end = behind.find('>');
+  const bool is_name = xml.call.empty() ? is_marked : text.starts_with(xml.call);
+  if (!is_name) return {Is::kText, text};
+  const std::string_view behind = text.substr(xml.call.size());
+  const size_t end = behind.find_first_of(xml.call.empty() ? "\n<" : ">");
   const std::string_view name = bare_name(behind.substr(0, end));
   if (end != std::string_view::npos && sink.knows(name)) return {Is::kCall, name};
   if (end == std::string_view::npos && sink.knows_beginning(unquoted_begin(name))) return {};

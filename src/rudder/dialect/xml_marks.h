@@ -1,4 +1,4 @@
-// The marks of calls as XmlReader reads them, and what begins a call. Internal to the room.
+// What begins a call among the marks that XmlReader reads. Internal to the room.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,6 @@
 #include "rudder/dialect/call_reader.h"
 
 namespace rudder::dialect {
-
-inline constexpr std::string_view kFunctionOpen = "<function=";
-inline constexpr std::string_view kParameterOpen = "<parameter=";
-inline constexpr std::string_view kParameterClose = "</parameter>";
-inline constexpr std::string_view kFunctionClose = "</function>";
 
 // A name without the blanks and the quotes around it.
 std::string_view bare_name(std::string_view text);
@@ -30,6 +25,7 @@ struct NextCall {
 };
 
 // `begin`: the mark before a function's; empty where the dialect has none.
-NextCall next_call(std::string_view text, std::string_view begin, const CallSink& sink);
+NextCall next_call(std::string_view text, std::string_view begin, const XmlMarks& xml,
+                   const CallSink& sink);
 
 }  // namespace rudder::dialect

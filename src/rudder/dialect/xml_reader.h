@@ -1,4 +1,5 @@
-// XmlReader: reads calls as Qwen3-Coder writes them (xml_reader.cpp). Internal to the room.
+// XmlReader: reads calls as Qwen3-Coder, MiniMax M2 and GLM 4.5 write them (xml_reader.cpp).
+// Internal to the room.
 #pragma once
 
 #include <initializer_list>
@@ -9,6 +10,7 @@
 
 #include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/mark_finder.h"
+#include "rudder/dialect/xml_heads.h"
 #include "rudder/dialect/xml_marks.h"
 #include "rudder/dialect/xml_value.h"
 
@@ -19,10 +21,15 @@ class XmlReader final : public CallReader {
   XmlReader(const ToolDialect& dialect, bool in_name)
       : dialect_(dialect),
         state_(in_name ? State::kName : State::kStart),
-        value_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, dialect.end}),
-        object_({kFunctionClose, dialect.end}),
-        behind_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, begin(),
-                       dialect.end}) {}
+        name_(dialect),
+        key_(dialect.xml),
+        value_marks_({dialect_.xml.value_end, dialect_.xml.key, dialect_.xml.call_end,
+                      dialect_.xml.call, dialect.end}),
+        object_({dialect_.xml.call_end, dialect.end}),
+        behind_marks_({dialect_.xml.value_end, dialect_.xml.key, dialect_.xml.call_end,
+                       dialect_.xml.call, begin(), dialect.end}) {
+    if (in_name) begin_name(false);
+  }
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink, Ending ending) override;
@@ -31,7 +38,6 @@ class XmlReader final : public CallReader {
   enum class State : uint8_t {
     kStart,
     kJson,
-    kFunction,  // in the mark before a name
     kName,
     kBetween,  // a parameter or the function's end must come
     kTag,
@@ -47,7 +53,6 @@ class XmlReader final : public CallReader {
   };
 
   Step start(char byte, CallSink& sink);
-  Step function_mark(char byte);
   Step name(char byte, CallSink& sink);
   Step tag(char byte, CallSink& sink);
   Step key(char byte, CallSink& sink);
@@ -72,30 +77,35 @@ class XmlReader final : public CallReader {
     if (!has_object_) sink.arguments(keys_.empty() ? "{}" : "}");
   }
   void end_call(CallSink& sink) {
+    if (!ends_.starts_with(dialect_.xml.value_end)) value_.set_last_line(true);
     value_.end(sink);
     close(sink);
   }
   // Whether what may be the value's end may be the call's too.
   bool has_ended() const {
     if (has_text_behind_) return true;
-    return dialect_.end.empty() ? last_end_ == kFunctionClose : last_end_ == dialect_.end;
+    return dialect_.end.empty() ? last_end_ == dialect_.xml.call_end : last_end_ == dialect_.end;
   }
-  void begin_name() {
-    name_.clear();
+  void begin_key() {
+    key_.begin();
+    state_ = State::kKey;
+  }
+  void begin_name(bool in_mark) {
+    name_.begin(in_mark);
     has_object_ = false;
     state_ = State::kName;
   }
   // The mark before a function's own; empty where there is none.
   std::string_view begin() const {
-    return dialect_.begin == kFunctionOpen ? std::string_view() : dialect_.begin;
+    return dialect_.begin == dialect_.xml.call ? std::string_view() : dialect_.begin;
   }
 
   const ToolDialect& dialect_;
   State state_;
   std::unique_ptr<CallReader> json_;
-  std::string name_;
+  XmlName name_;
+  XmlKey key_;
   std::string tag_;
-  std::string key_;
   std::vector<std::string> keys_;  // of the call
   XmlValue value_;
   MarkFinder value_marks_;

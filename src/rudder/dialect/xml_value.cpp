@@ -48,6 +48,7 @@ void XmlValue::begin(ValueTypes types, CallSink& sink) {
   kind_ = (types & kString) == 0 ? Kind::kJson : types == kString ? Kind::kText : Kind::kEither;
   text_.clear();
   line_ends_.clear();
+  last_line_is_layout_ = true;
   scanner_.reset();
   begun_ = whole_ = false;
   if (kind_ == Kind::kText) sink.arguments("\"");
@@ -114,7 +115,7 @@ void XmlValue::end(CallSink& sink) {
   }
   if (kind_ == Kind::kJson) return sink.arguments(json_of(text_));
   std::string out;
-  for (size_t i = 1; i < line_ends_.size(); ++i) out += "\\n";
+  for (size_t i = last_line_is_layout_ ? 1 : 0; i < line_ends_.size(); ++i) out += "\\n";
   sink.arguments(out + '"');
 }
 

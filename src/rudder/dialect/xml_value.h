@@ -19,6 +19,8 @@ namespace rudder::dialect {
 class XmlValue {
  public:
   void begin(ValueTypes types, CallSink& sink);
+  // Whether a line's end at the end of a text is layout, as it is unless told otherwise.
+  void set_last_line(bool is_layout) { last_line_is_layout_ = is_layout; }
   // More of the text.
   void push(std::string_view text, CallSink& sink);
   void end(CallSink& sink);
@@ -35,7 +37,8 @@ class XmlValue {
   Kind kind_ = Kind::kText;
   ValueTypes types_ = kString;
   std::string text_;       // of what is not known to be text
-  std::string line_ends_;  // of a text, held back: the last one is layout
+  std::string line_ends_;  // of a text, held back: the last one may be layout
+  bool last_line_is_layout_ = true;
   JsonScanner scanner_;
   bool begun_ = false;  // the scanner has read a byte
   bool whole_ = false;  // and a value

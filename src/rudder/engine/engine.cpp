@@ -105,10 +105,15 @@ class ReplicatedEngine final : public Engine {
   }
 
   Result<void> rest(const RestAsk& ask, int64_t timeout_us) override {
-    for (const auto& replica : replicas_) replica->core().rest({.ask = ask, .identity = {}});
+    std::vector<uint64_t> orders;
+    for (const auto& replica : replicas_) {
+      orders.push_back(replica->core().rest({.ask = ask, .identity = {}}));
+    }
     const auto deadline = steady_clock::now() + std::chrono::microseconds(timeout_us);
-    const auto is_at_rest = [](const auto& replica) { return replica->core().is_at_rest(); };
-    while (!std::ranges::all_of(replicas_, is_at_rest)) {
+    const auto is_at_rest = [](const auto& replica, uint64_t order) {
+      return replica->core().is_at_rest(order);
+    };
+    while (!std::ranges::equal(replicas_, orders, is_at_rest)) {
       for (const auto& replica : replicas_) {
         Result<void> health = replica->core().health();
         if (!health && health.error().code == ErrorCode::kInternal) return health;

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -61,9 +62,11 @@ class EngineCore {
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
   Result<void> health() const;
-  // Posts the order; is_at_rest() says when it has come to that.
-  void rest(RestOrder order) { mailbox_.rest(std::move(order)); }
-  bool is_at_rest() const { return starter_.rest().is_at_rest(); }
+  // Posts the order and gives its number; is_at_rest() says when it rests by that, or by any.
+  uint64_t rest(RestOrder order) { return mailbox_.rest(std::move(order)); }
+  bool is_at_rest(std::optional<uint64_t> order = {}) const {
+    return starter_.rest().is_at_rest(order);
+  }
 
   // Refuses submissions from now on, with `reason`.
   void close(Error reason) { mailbox_.close(std::move(reason)); }

@@ -55,11 +55,13 @@ void Mailbox::capture_news(CaptureNews news) {
   posted_.notify_one();
 }
 
-void Mailbox::rest(RestOrder order) {
+uint64_t Mailbox::rest(RestOrder order) {
   std::lock_guard lock(mutex_);
   refused_ = order.ask ? order.ask->refusal : std::nullopt;
+  order.number = ++num_rest_orders_;
   commands_.rest = std::move(order);
   posted_.notify_one();
+  return num_rest_orders_;
 }
 
 void Mailbox::close(Error reason) {

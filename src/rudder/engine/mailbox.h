@@ -74,8 +74,8 @@ class Mailbox {
   void capture_news(CaptureNews news);
 
   // Submissions are refused with its `ask->refusal` from now on, where it has one, and taken
-  // again where it has not.
-  void rest(RestOrder order);
+  // again where it has not. Gives the order's number.
+  uint64_t rest(RestOrder order);
 
   // Refuses submissions from now on; the first reason stays.
   void close(Error reason);
@@ -93,6 +93,7 @@ class Mailbox {
   Commands commands_;
   bool woken_ = false;
   std::optional<Error> closed_;
+  uint64_t num_rest_orders_ = 0;
   std::optional<Error> refused_;  // for as long as the engine is to rest
 };
 

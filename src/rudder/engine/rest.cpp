@@ -8,16 +8,20 @@
 
 namespace rudder::engine {
 
+// Who rests already and kept something may be asked to rest without it.
 std::vector<RequestId> Rest::follow(const RestOrder& order) {
   parts_.scheduler->tiers().pause(order.ask.has_value());
+  order_ = order.number;
   if (order.ask) {
     mode_ = order.ask->mode;
+    keeps_cache_ = order.ask->keeps_cache;
     if (mode_ == RestMode::kAbort) end_those_that_run(*order.ask);
+    if (is_at_rest()) come_to_rest();
     return {};
   }
   if (order.identity && is_at_rest()) parts_.scheduler->start_afresh(&*order.identity);
   mode_.reset();
-  is_at_rest_.store(false, std::memory_order_release);
+  resting_by_.store(0, std::memory_order_release);
   return std::exchange(held_, {});
 }
 
@@ -38,8 +42,12 @@ void Rest::settle() {
   if (!mode_ || is_at_rest() || parts_.scheduler->stats().states.copies_in_flight > 0) return;
   const bool has_work = parts_.scheduler->has_work() || parts_.taps->size() > 0;
   if (mode_ == RestMode::kWait && has_work) return;
-  if (!RUDDER_MUTANT(kRestKeepsPrefixes)) parts_.scheduler->start_afresh();
-  is_at_rest_.store(true, std::memory_order_release);
+  come_to_rest();
+}
+
+void Rest::come_to_rest() {
+  if (!keeps_cache_ && !RUDDER_MUTANT(kRestKeepsPrefixes)) parts_.scheduler->start_afresh();
+  resting_by_.store(order_, std::memory_order_release);
 }
 
 }  // namespace rudder::engine

@@ -1,7 +1,7 @@
 // Rest: how an engine comes to stand still so that what its executors compute with may be changed:
-// nothing is in flight, no prefix is cached, no sequence has a slot or a block, and no step is
-// launched until it goes on. Requests that come meanwhile wait, or are refused. Owned by
-// EngineCore; the engine thread's alone, but for is_at_rest().
+// nothing is in flight, no prefix is cached, no sequence has a slot or a block (unless it is asked
+// to keep them), and no step is launched until it goes on. Requests that come meanwhile wait, or
+// are refused. Owned by EngineCore; the engine thread's alone, but for is_at_rest().
 #pragma once
 
 #include <atomic>
@@ -38,6 +38,9 @@ struct RestAsk {
   std::optional<Error> refusal = {};
   // What those that kAbort ends are told.
   Error ended = {ErrorCode::kUnavailable, "the request was ended: the engine was stopped", ""};
+  // What is cached and what sequences have stays as it is, as far as it goes on under no other
+  // name.
+  bool keeps_cache = false;
 };
 
 // To rest as asked, or (absent) to go on; with `identity`, under that name of the model in the keys
@@ -45,6 +48,7 @@ struct RestAsk {
 struct RestOrder {
   std::optional<RestAsk> ask = {};
   std::optional<std::string> identity = {};
+  uint64_t number = 0;  // of the order; the mailbox gives it
 };
 
 class Rest {
@@ -66,14 +70,21 @@ class Rest {
   bool may_launch() const;
   // Once a turn, with no step in flight: whether it has come to rest.
   void settle();
-  bool is_at_rest() const { return is_at_rest_.load(std::memory_order_acquire); }
+  // By the order of this number, where one is given. Any thread.
+  bool is_at_rest(std::optional<uint64_t> order = {}) const {
+    const uint64_t by = resting_by_.load(std::memory_order_acquire);
+    return order ? by == *order : by != 0;
+  }
 
  private:
   void end_those_that_run(const RestAsk& ask);
+  void come_to_rest();
 
   const Parts parts_;
   std::optional<RestMode> mode_;
-  std::atomic<bool> is_at_rest_{false};
+  bool keeps_cache_ = false;
+  uint64_t order_ = 0;                   // the last one followed
+  std::atomic<uint64_t> resting_by_{0};  // the order that it rests by; 0: it does not rest
   std::vector<RequestId> held_;
 };
 

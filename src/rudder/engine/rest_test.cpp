@@ -212,6 +212,51 @@ TEST_F(RestTest, WhatIsKeptIsCachedUnderTheNewName) {
   EXPECT_GT(outcomes_[*behind].cached_tokens, 0);
 }
 
+TEST_F(RestTest, WhatIsCachedStaysWhereThatIsAskedFor) {
+  const std::vector<int32_t> wanted = alone(40);
+  const auto rest_with_cache = [&](RestMode mode) {
+    return core_->rest({.ask = RestAsk{.mode = mode, .keeps_cache = true}, .identity = {}});
+  };
+  const auto id = submit(40);
+  turns(10);
+  uint64_t order = rest_with_cache(RestMode::kKeep);
+  turns(4);
+  ASSERT_TRUE(core_->is_at_rest(order));
+  const int32_t held = blocks_held();
+  EXPECT_GT(held, 0);
+  const size_t at_rest = outcomes_[*id].tokens.size();
+  turns(10);
+  EXPECT_EQ(outcomes_[*id].tokens.size(), at_rest);
+  go_on();
+  run_out();
+  EXPECT_EQ(outcomes_[*id].tokens, wanted);
+  rest_with_cache(RestMode::kWait);
+  run_out();
+  go_on();
+  const auto again = submit(4);
+  run_out();
+  EXPECT_GT(outcomes_[*again].cached_tokens, 0);
+  // Another order forgets it, and so does another name.
+  rest_with_cache(RestMode::kAbort);
+  run_out();
+  EXPECT_GT(blocks_held(), 0);
+  order = core_->rest({.ask = RestAsk{.mode = RestMode::kKeep}, .identity = {}});
+  EXPECT_FALSE(core_->is_at_rest(order)) << "it rests by the order before";
+  turns(1);
+  EXPECT_TRUE(core_->is_at_rest(order));
+  EXPECT_EQ(blocks_held(), 0);
+  go_on();
+  run_out();
+  submit(4);
+  run_out();
+  rest_with_cache(RestMode::kAbort);
+  run_out();
+  go_on("second");
+  const auto behind = submit(4);
+  run_out();
+  EXPECT_EQ(outcomes_[*behind].cached_tokens, 0);
+}
+
 TEST_F(RestTest, ACancelAndADeadlineReachWhatIsHeldBack) {
   rest(RestMode::kWait);
   turns(2);

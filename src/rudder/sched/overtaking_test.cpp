@@ -149,6 +149,37 @@ TEST_F(OvertakingTest, TheirTokensAreThoseOfLoneRequests) {
   EXPECT_GT(loop.scheduler().stats().overtakes, 10u);
 }
 
+// Whoever's they are, and whether the large ones find their prompts cached.
+TEST_F(OvertakingTest, TenantsAndHitsMakeNoDifference) {
+  for (const bool caches : {false, true}) {
+    for (const int32_t tenants : {1, 3}) {
+      SchedSettings settings = overtaking_settings();
+      settings.enable_prefix_caching = caches;
+      LoadModel model(overtaking_capacity(), settings, [](const step::StepPlan&) { return 1000; });
+      for (uint64_t id = 1; id <= 40; ++id) {
+        const auto number = static_cast<int32_t>(id);
+        NewSequence large = prompt_of(id, kLarge, number % tenants);
+        // Three prompts in turn, of which two fill the pool.
+        if (caches) large.prompt = test_prompt(kLarge, number % 3);
+        model.add(std::move(large));
+      }
+      for (int32_t i = 0; i < 16; ++i) ASSERT_TRUE(model.turn());
+      const step::StepId now = model.last_step();
+      for (int32_t tenant = 0; tenant < 4; ++tenant) {
+        NewSequence small = prompt_of(100 + static_cast<uint64_t>(tenant), 60, tenant, 8);
+        small.priority = -(tenant % 2);
+        model.add(std::move(small));
+      }
+      for (int32_t i = 0; i < 6; ++i) model.turn();
+      for (uint64_t id = 100; id < 104; ++id) {
+        EXPECT_GT(model.served(id).first_step, 0u) << caches << tenants << id;
+        EXPECT_LE(model.served(id).first_step, now + 3) << caches << tenants << id;
+      }
+      EXPECT_EQ(model.served(40).first_step, 0u) << caches << tenants;
+    }
+  }
+}
+
 TEST(OvertakingStressTest, SmallOnesBeginSoonAndLargeOnesGetOn) {
   testing::OvertakingTotals totals;
   for (uint64_t seed = 1; seed <= 60; ++seed) {

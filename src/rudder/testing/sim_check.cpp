@@ -299,7 +299,7 @@ void SimEpisode::check_step(bool more) {
   require(more || clients_.empty() || rests_ || (sched.num_running == 0 && waits_for_captures()),
           "a loop that goes to sleep leaves no request behind");
   require(more || sched.steps_in_flight == 0, "nor a step");
-  require(!core_->is_at_rest() || sched.blocks_in_use + sched.blocks_cached == 0,
+  require(!core_->is_at_rest() || rest_keeps_ || sched.blocks_in_use + sched.blocks_cached == 0,
           "at rest no block holds anything");
   // A step of nothing but edits holds no block.
   const bool copies =

@@ -110,14 +110,17 @@ void SimEpisode::turn() {
   advance();
 }
 
-// As for new weights: what goes on does so under another name of the model.
+// As for new weights: what goes on does so under another name of the model. Every third rest keeps
+// what is cached, and every sixth goes on with that.
 void SimEpisode::rest_now_and_then() {
   if (!rests_) {
     if (!rest_random_.one_in(1200)) return;
     rests_ = true;
     const auto mode = rest_random_.one_in(2) ? engine::RestMode::kKeep : engine::RestMode::kWait;
     note(NoteKind::kRest, {}, static_cast<int64_t>(mode), 1);
-    core_->rest({.ask = engine::RestAsk{.mode = mode, .refusal = {}}, .identity = {}});
+    rest_keeps_ = num_rests_ % 3 == 1;
+    core_->rest({.ask = engine::RestAsk{.mode = mode, .refusal = {}, .keeps_cache = rest_keeps_},
+                 .identity = {}});
   } else if (core_->is_at_rest() && rest_random_.one_in(4)) {
     go_on();
   }
@@ -125,7 +128,10 @@ void SimEpisode::rest_now_and_then() {
 
 void SimEpisode::go_on() {
   note(NoteKind::kRest, {}, 0, 0);
-  core_->rest({.ask = {}, .identity = fmt::format("sim {}", ++num_rests_)});
+  ++num_rests_;
+  std::optional<std::string> identity;
+  if (!rest_keeps_ || num_rests_ % 2 == 0) identity = fmt::format("sim {}", num_rests_);
+  core_->rest({.ask = {}, .identity = std::move(identity)});
   rests_ = false;
   coverage_->rests += 1;
 }

@@ -142,6 +142,7 @@ class SimEpisode {
   SimRandom rest_random_;  // of its own: what else is drawn does not depend on rests
   bool rests_ = false;     // it is to rest, or does
   int32_t num_rests_ = 0;
+  bool rest_keeps_ = false;  // what is cached
   uint64_t step_ = 0;
   uint64_t serial_ = 0;
   engine::RequestId last_ended_;

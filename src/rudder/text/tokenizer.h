@@ -35,7 +35,7 @@ class DecodePipeline;  // decode_pipeline.h: the file's decoder, compiled for st
 
 class Tokenizer {
  public:
-  // `tokenizer_config_json` may be empty; it names the BOS and EOS tokens.
+  // `tokenizer_config_json` may be empty; it names tokens and may add some (config_tokens.h).
   // Errors: kCorruptFile (not the format), kUnsupported (names the component), both with `where` =
   // the JSON path inside the file.
   static Result<std::shared_ptr<const Tokenizer>> from_json(

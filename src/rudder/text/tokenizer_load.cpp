@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "rudder/base/json.h"
+#include "rudder/text/config_tokens.h"
 #include "rudder/text/files.h"
 #include "rudder/text/json_fields.h"
 #include "rudder/text/tokenizer_impl.h"
@@ -145,53 +146,45 @@ Result<void> check_known(const Around& around, const TokenTable& tokens) {
   return {};
 }
 
-Result<AddedToken> read_added_token(const json::value& node, const std::string& path) {
-  AddedToken token;
-  RUDDER_TRY(const auto* object, as_object(node, path));
-  RUDDER_TRY(token.id, int_field(*object, "id", 0, kMaxTokenId, path));
-  RUDDER_TRY(token.content, string_field(*object, "content", path));
-  RUDDER_TRY(token.single_word, bool_field(*object, "single_word", false, path));
-  RUDDER_TRY(token.lstrip, bool_field(*object, "lstrip", false, path));
-  RUDDER_TRY(token.rstrip, bool_field(*object, "rstrip", false, path));
-  RUDDER_TRY(token.special, bool_field(*object, "special", false, path));
-  RUDDER_TRY(token.normalized, bool_field(*object, "normalized", !token.special, path));
-  return token;
-}
-
-Result<std::vector<AddedToken>> read_added_tokens(const json::object& file, const TokenModel& model,
-                                                  const Normalizer& normalizer) {
-  std::vector<AddedToken> tokens;
+Result<void> read_added_tokens(const json::object& file, AddedTokens& tokens) {
   const json::value& list = field_or_null(file, "added_tokens");
-  if (list.is_null()) return tokens;
+  if (list.is_null()) return {};
   if (!list.is_array()) return fail(ErrorCode::kCorruptFile, "must be a list", "added_tokens");
-  int32_t next_id = model.count();
-  std::unordered_set<std::string> seen;
+  size_t index = 0;
   for (const auto& item : list.get_array()) {
-    const std::string path = fmt::format("added_tokens[{}]", tokens.size());
-    RUDDER_TRY(AddedToken token, read_added_token(item, path));
+    const std::string path = fmt::format("added_tokens[{}]", index++);
+    RUDDER_TRY(const auto* object, as_object(item, path));
+    RUDDER_TRY(const int64_t id, int_field(*object, "id", 0, kMaxTokenId, path));
+    RUDDER_TRY(AddedToken token, read_token_flags(item, path));
     if (token.content.empty()) continue;
     // The reference numbers tokens itself and only warns where the file disagrees; a model fed with
     // other ids than it was trained on is worse than a refusal.
-    const int32_t known = model.find(token.content);
-    const int32_t expected = known >= 0 ? known : next_id;
-    if (token.id != expected || !seen.insert(token.content).second) {
+    const int32_t expected = tokens.id_of(token.content);
+    if (id != expected || tokens.find(token.content) != nullptr) {
       return fail(ErrorCode::kCorruptFile,
-                  fmt::format("\"{}\" has id {}, but the vocabulary gives it {}", token.content,
-                              token.id, expected),
+                  fmt::format("\"{}\" has id {}, but the vocabulary gives it {}", token.content, id,
+                              expected),
                   path);
     }
-    if (known < 0) ++next_id;
-    token.pattern = token.content;
-    if (token.normalized) {
-      bool at_origin = true;
-      RUDDER_TRY_VOID(normalizer.apply(token.pattern, at_origin));
-      if (token.pattern.empty()) {
-        return fail(ErrorCode::kCorruptFile, "is nothing once normalised", path);
-      }
-    }
-    tokens.push_back(std::move(token));
+    tokens.put(std::move(token));
   }
-  return tokens;
+  return {};
+}
+
+// What is searched for each, when all are there.
+Result<void> set_patterns(const Normalizer& normalizer, std::vector<AddedToken>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    AddedToken& token = tokens[i];
+    token.pattern = token.content;
+    if (!token.normalized) continue;
+    bool at_origin = true;
+    RUDDER_TRY_VOID(normalizer.apply(token.pattern, at_origin));
+    if (token.pattern.empty()) {
+      return fail(ErrorCode::kCorruptFile, "is nothing once normalised",
+                  fmt::format("added_tokens[{}]", i));
+    }
+  }
+  return {};
 }
 
 // "bos_token": "<s>" or {"content": "<s>", ...}.
@@ -216,7 +209,16 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
   RUDDER_TRY(Normalizer normalizer, Normalizer::parse(field_or_null(*file, "normalizer")));
   RUDDER_TRY(TokenModel model,
              TokenModel::parse(field_or_null(*file, "model"), pre_tokenizer.ends_in_bytes()));
-  RUDDER_TRY(const std::vector<AddedToken> added, read_added_tokens(*file, model, normalizer));
+  AddedTokens all_added(model);
+  RUDDER_TRY_VOID(read_added_tokens(*file, all_added));
+  json::value config = json::object();
+  if (!tokenizer_config_json.empty()) {
+    RUDDER_TRY(config, parse_file(tokenizer_config_json, "tokenizer_config.json"));
+  }
+  RUDDER_TRY(const auto* names, as_object(config, "tokenizer_config.json"));
+  RUDDER_TRY_VOID(add_config_tokens(*names, all_added));
+  std::vector<AddedToken>& added = all_added.list();
+  RUDDER_TRY_VOID(set_patterns(normalizer, added));
   Around around;
   RUDDER_TRY_VOID(
       read_post_processor(field_or_null(*file, "post_processor"), "post_processor", 0, around));
@@ -259,13 +261,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
   for (int32_t id = impl->tokens.size() - 1; id >= 0; --id) {  // of two alike the last one
     if (impl->tokens.contains(id)) impl->index.insert(impl->tokens.get(id), id);
   }
-  if (!tokenizer_config_json.empty()) {
-    RUDDER_TRY(const json::value config,
-               parse_file(tokenizer_config_json, "tokenizer_config.json"));
-    RUDDER_TRY(const auto* object, as_object(config, "tokenizer_config.json"));
-    impl->bos = config_token(*object, "bos_token", impl->index);
-    impl->eos = config_token(*object, "eos_token", impl->index);
-  }
+  impl->bos = config_token(*names, "bos_token", impl->index);
+  impl->eos = config_token(*names, "eos_token", impl->index);
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

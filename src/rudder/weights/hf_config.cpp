@@ -107,6 +107,16 @@ HfConfig HfConfig::merged_with(const json::object& defaults, bool over_nulls) co
   return HfConfig(std::move(document), object, path_, read_);
 }
 
+HfConfig HfConfig::only(std::span<const std::string_view> keys) const {
+  json::object kept;
+  for (const std::string_view key : keys) {
+    if (const json::value* const value = object_->if_contains(key)) kept.emplace(key, *value);
+  }
+  auto document = std::make_shared<const json::value>(std::move(kept));
+  const json::object* object = &document->get_object();
+  return HfConfig(std::move(document), object, path_, read_);
+}
+
 std::string HfConfig::where(std::string_view key) const {
   if (key.empty()) return path_;
   const bool nested = path_.find(": ") != std::string::npos;

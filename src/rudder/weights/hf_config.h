@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,9 @@ class HfConfig {
   HfConfig with_defaults(const HfConfig& defaults) const;  // of another place of the same file
   // The same, but a null of this object stays.
   HfConfig with_missing(const HfConfig& defaults) const;
+
+  // This object with these keys alone; nobody asks for the others.
+  HfConfig only(std::span<const std::string_view> keys) const;
 
   bool has(std::string_view key) const;  // present and not null
   // These two do not count as asking for it.

@@ -279,6 +279,9 @@ TEST(GoldenConfigs, KeysOfOtherClassesChangeNothing) {
     const std::string other_names = aliases == nullptr ? "" : json::serialize(*aliases);
     for (const auto& [key, value] : pool) {
       if (own.contains(key) || std::ranges::find(kOfAll, key) != std::end(kOfAll)) continue;
+      // Of the text's head, where older files say it
+      // (TheHeadOfQwenVlIsTiedWhereEitherConfigSaysSo).
+      if (key == "tie_word_embeddings" && family.starts_with("qwen2")) continue;
       if (other_names.find(fmt::format("\"{}\"", key)) != std::string::npos) continue;
       for (const json::value& foreign : others_of(value)) {
         json::object changed = defaults.as_object();

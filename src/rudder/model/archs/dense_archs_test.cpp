@@ -212,6 +212,19 @@ TEST(DenseArchs, PublishedFilesOfQwenVlHaveTheTextsKeysBesideTheOthers) {
                            "config.json: rope_scaling.type");
 }
 
+TEST(DenseArchs, TheHeadOfQwenVlIsTiedWhereEitherConfigSaysSo) {
+  for (const bool of_whole : {false, true}) {
+    for (const bool of_text : {false, true}) {
+      const std::string whole = fmt::format(R"("tie_word_embeddings": {}, )", of_whole);
+      const std::string text = fmt::format(R"("tie_word_embeddings": {})", of_text);
+      EXPECT_EQ(read_inside("Qwen2VLForConditionalGeneration", text, whole)->tied_head,
+                of_whole || of_text);
+      EXPECT_EQ(read_inside("Qwen3VLForConditionalGeneration", text, whole)->tied_head, of_whole);
+    }
+  }
+  EXPECT_TRUE(dense("Qwen2VLForConditionalGeneration", R"("tie_word_embeddings": true)").tied_head);
+}
+
 // A model of one layer as ERNIE has it, whose rows of q and k come in another order.
 struct Neighbours : TinyModel {
   Neighbours() {

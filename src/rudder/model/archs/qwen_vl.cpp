@@ -21,18 +21,30 @@ constexpr std::string_view kQwen3VlDefaults = R"({
   "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "hidden_act": "silu",
   "max_position_embeddings": 128000, "rms_norm_eps": 1e-6})";
 
-// Of the whole config: that of the text says nothing of it.
+// Where they are beside the others, the text has those that its class names; the config's own
+// `original_max_position_embeddings`, say, is none of its rope's then.
+constexpr std::string_view kQwen2VlTextKeys[] = {
+    "vocab_size",          "hidden_size",         "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "hidden_act",        "max_position_embeddings",
+    "rms_norm_eps",        "use_sliding_window",  "sliding_window",    "max_window_layers",
+    "layer_types",         "rope_parameters",     "rope_scaling",      "rope_theta"};
+
+// Of the whole config.
 Result<void> read_tied_head(const HfConfig& config, ModelSpec& spec) {
   RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", false));
   return {};
 }
 
 Result<ModelSpec> read_qwen2_vl(const HfConfig& config) {
-  RUDDER_TRY(const HfConfig text,
-             config.has("text_config") ? config.object("text_config") : Result<HfConfig>(config));
+  RUDDER_TRY(const HfConfig text, config.has("text_config")
+                                      ? config.object("text_config")
+                                      : Result<HfConfig>(config.only(kQwen2VlTextKeys)));
   RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kQwen2VlDefaults));
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.rope = {.theta = 1e6, .is_sectioned = true}}));
+  // Older files say it of the text.
+  const bool is_texts = config.has("text_config") && spec.tied_head;
   RUDDER_TRY_VOID(read_tied_head(config, spec));
+  spec.tied_head = spec.tied_head || is_texts;
   for (LayerSpec& layer : spec.layers) {
     attention_of(layer)->qkv_bias = true;
     attention_of(layer)->out_bias = false;

@@ -92,9 +92,13 @@ Result<void> ModelRest::wake_up(bool weights, bool sequences) {
 Result<void> ModelRest::pause(const RestWish& wish) {
   if (residence_ == nullptr) return tl::unexpected<Error>(no_residence());
   if (state() == State::kAsleep) return tl::unexpected<Error>(asleep(level()));
-  if (state() == State::kPaused) return {};
-  RUDDER_TRY_VOID(
-      engine_.rest({.mode = wish.mode, .ended = ended("the model pauses")}, wish.timeout_us));
+  if (state() == State::kPaused && (wish.keeps_cache || !keeps_cache_)) return {};
+  const engine::RestMode mode =
+      state() == State::kPaused ? engine::RestMode::kKeep : wish.mode;  // the cache alone goes
+  RUDDER_TRY_VOID(engine_.rest(
+      {.mode = mode, .ended = ended("the model pauses"), .keeps_cache = wish.keeps_cache},
+      wish.timeout_us));
+  keeps_cache_ = wish.keeps_cache;
   state_ = State::kPaused;
   log_info("the model pauses");
   return {};

@@ -39,6 +39,7 @@ class ModelRest {
   struct RestWish {
     engine::RestMode mode = engine::RestMode::kAbort;
     int64_t timeout_us = 0;
+    bool keeps_cache = false;  // through a pause; whatever else changes the model forgets it
   };
   // kUnavailable: it is not awake. Level 1 keeps weights in host memory and forgets what sequences
   // have; level 2 gives back weights as well.
@@ -69,6 +70,7 @@ class ModelRest {
   bool has_weights_ = true;
   bool weights_awake_ = true;
   bool sequences_awake_ = true;
+  bool keeps_cache_ = false;             // it pauses with what is cached
   std::optional<std::string> identity_;  // to go on under, where weights were replaced at rest
 
   std::mutex mutex_;

@@ -102,6 +102,20 @@ TEST_F(ModelRestTest, TheDeepSleepEndsWithNewWeightsAlone) {
   EXPECT_EQ(engine_.rests(), (Notes{"2", "model@one"}));
 }
 
+TEST_F(ModelRestTest, APauseKeepsWhatIsCachedWhereItIsAskedTo) {
+  ModelRest::RestWish keeps = kWish;
+  keeps.keeps_cache = true;
+  ASSERT_TRUE(rest_.pause(keeps));
+  ASSERT_TRUE(rest_.pause(keeps)) << "it pauses so already";
+  ASSERT_TRUE(rest_.pause({.mode = engine::RestMode::kAbort, .timeout_us = 1'000'000}))
+      << "who pauses is not ended, but forgets";
+  ASSERT_TRUE(rest_.pause(keeps)) << "nothing is left to keep";
+  ASSERT_TRUE(rest_.resume());
+  ASSERT_TRUE(rest_.pause(keeps));
+  ASSERT_TRUE(rest_.sleep(1, kWish)) << "its memory goes, and what is cached with it";
+  EXPECT_EQ(engine_.rests(), (Notes{"2 with its cache", "2", "goes on", "2 with its cache", "2"}));
+}
+
 TEST_F(ModelRestTest, OneChangeAtATimeAndNoneBehindTheEnd) {
   std::promise<void> goes_on;
   std::future<void> told = goes_on.get_future();

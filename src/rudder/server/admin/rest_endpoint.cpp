@@ -34,6 +34,7 @@ constexpr double kDefaultRestSeconds = 300;
 constexpr double kMaxRestSeconds = 3600;
 constexpr double kMinRestSeconds = 0.001;
 constexpr std::string_view kWaits = "wait_for_inflight_requests";
+constexpr std::string_view kClears = "clear_cache";
 
 // What the change under way is asked for, from the query or from a body, where there is one.
 struct RestFields {
@@ -42,6 +43,7 @@ struct RestFields {
   std::vector<std::string> tags;
   double timeout = kDefaultRestSeconds;
   bool waits = false;  // vLLM's older word for the mode 'wait', which it beats
+  bool clears = true;  // what is cached
 };
 
 // vLLM's modes; SGLang's "in_place" and "retract" both are to keep.
@@ -65,6 +67,7 @@ Result<void> read_rest_body(const std::string& body, RestFields& fields) {
   reader.integer("level", 1, 2, &fields.level);
   reader.real("timeout", &timeout);
   reader.boolean(kWaits, &fields.waits);
+  reader.boolean(kClears, &fields.clears);
   fields.timeout = timeout;
   if (const boost::json::array* const tags = reader.array("tags")) {
     for (const boost::json::value& tag : *tags) {
@@ -85,14 +88,14 @@ Result<void> check_timeout(const RestFields& fields) {
 }
 
 // As clients of Python write it.
-Result<bool> truth_of(std::string_view text) {
+Result<bool> truth_of(std::string_view text, std::string_view name) {
   for (const std::string_view yes : {"true", "True", "1"}) {
     if (text == yes) return true;
   }
   for (const std::string_view no : {"false", "False", "0"}) {
     if (text == no) return false;
   }
-  return fail(ErrorCode::kInvalidArgument, "must be true or false", std::string(kWaits));
+  return fail(ErrorCode::kInvalidArgument, "must be true or false", std::string(name));
 }
 
 // What is not the text of a number or of a truth is refused: a request is not ended for a slip.
@@ -114,7 +117,10 @@ Result<void> read_rest_query(std::string_view query, RestFields& fields) {
     }
   }
   if (const std::string_view waits = query_parameter(query, kWaits); !waits.empty()) {
-    RUDDER_TRY(fields.waits, truth_of(waits));
+    RUDDER_TRY(fields.waits, truth_of(waits, kWaits));
+  }
+  if (const std::string_view clears = query_parameter(query, kClears); !clears.empty()) {
+    RUDDER_TRY(fields.clears, truth_of(clears, kClears));
   }
   while (!query.empty()) {
     const size_t end = std::min(query.find('&'), query.size());
@@ -139,7 +145,14 @@ Result<RestFields> read_rest_fields(const Exchange& exchange) {
 Result<ModelRest::RestWish> wish_of(const RestFields& fields, engine::RestMode otherwise) {
   RUDDER_TRY(engine::RestMode mode, rest_mode_of(fields.mode, otherwise));
   if (fields.waits) mode = engine::RestMode::kWait;
-  return ModelRest::RestWish{.mode = mode, .timeout_us = std::llround(fields.timeout * 1e6)};
+  return ModelRest::RestWish{.mode = mode,
+                             .timeout_us = std::llround(fields.timeout * 1e6),
+                             .keeps_cache = !fields.clears};
+}
+
+// By what gives memory back or brings other weights.
+Error cache_is_lost(const char* field) {
+  return {ErrorCode::kUnsupported, "false is not supported: what is cached is lost by it", field};
 }
 
 HttpResponse rest_response(const boost::json::object& object) {
@@ -181,6 +194,7 @@ void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& excha
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto wish = wish_of(*fields, engine::RestMode::kAbort);
   if (!wish) return exchange->respond(error_response(wish.error()));
+  if (wish->keeps_cache) return exchange->respond(error_response(cache_is_lost("clear_cache")));
   const auto level = static_cast<int32_t>(fields->level.value_or(1));
   answer_rest_change(context, exchange,
                      [&rest = context.rest, level, wish = *wish]() -> Result<boost::json::object> {
@@ -234,16 +248,19 @@ void handle_weights_update(ServerContext& context, const std::shared_ptr<Exchang
   std::string version;
   RestFields fields;
   bool aborts = false;
+  bool flushes = true;
   float timeout = kDefaultRestSeconds;
   reader.string("path", kMaxWeightsPathBytes, &path);
   reader.string("model_path", kMaxWeightsPathBytes, &path);
   reader.string("weight_version", kMaxNameBytes, &version);
   reader.string("mode", kMaxNameBytes, &fields.mode);
   reader.boolean("abort_all_requests", &aborts);
+  reader.boolean("flush_cache", &flushes);
   reader.real("timeout", &timeout);
   fields.timeout = timeout;
   const Result<void> in_time = check_timeout(fields);
   if (reader.ok() && !in_time) reader.adopt(in_time.error());
+  if (reader.ok() && !flushes) reader.adopt(cache_is_lost("flush_cache"));
   const auto wish = wish_of(fields, aborts ? engine::RestMode::kAbort : engine::RestMode::kWait);
   if (reader.ok() && !wish) reader.adopt(wish.error());
   // What is there and wrong is told first.

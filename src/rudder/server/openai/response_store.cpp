@@ -9,7 +9,8 @@ constexpr int64_t kEntryBytes = 512;  // of an entry beside its texts
 
 int64_t bytes_of(const StoredResponse& response) {
   int64_t bytes = kEntryBytes;
-  for (const SharedText& text : {response.document, response.conversation, response.input}) {
+  for (const SharedText& text :
+       {response.document, response.conversation, response.input, response.asking}) {
     if (text != nullptr) bytes += static_cast<int64_t>(text->size());
   }
   return bytes;

@@ -23,6 +23,7 @@ struct StoredResponse {
   SharedText document;      // JSON, as GET tells it
   SharedText conversation;  // JSON: the chat messages up to its own, without instructions, or null
   SharedText input;         // JSON: the items that it was asked with
+  SharedText asking = nullptr;  // JSON: the conversation's items that ask (asking_items.h), or null
   // Set while it runs in the background; ends it and gives its document then. Such a response is
   // not forgotten.
   std::function<SharedText()> cancel = nullptr;
@@ -71,6 +72,7 @@ struct ResponseTurn {
   int tenant = 0;
   std::string conversation;    // JSON: the chat messages that it answers, without instructions
   SharedText input;            // JSON: the items of the request
+  SharedText asking;           // JSON: the conversation's items that ask (asking_items.h), or null
   bool is_background = false;  // the store holds an entry for it
 };
 

@@ -430,7 +430,8 @@ void ResponsesFormat::store(const std::string& document) const {
   if (options_.response.turn == nullptr) return;
   ResponseStore& store = *options_.response.turn->store;
   StoredResponse stored{options_.response.turn->tenant, store.share(document),
-                        store.share(conversation()), options_.response.turn->input};
+                        store.share(conversation()), options_.response.turn->input,
+                        options_.response.turn->asking};
   if (options_.response.turn->is_background) {
     store.finish(options_.id, std::move(stored));
   } else {

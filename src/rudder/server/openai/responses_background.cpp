@@ -43,8 +43,8 @@ std::shared_ptr<Exchange> leave_connection(const std::shared_ptr<Exchange>& exch
   HttpResponse begun;
   const ResponseTurn& turn = *options->response.turn;
   begun.shared_body = turn.store->share(response_document(*options, "in_progress"));
-  turn.store->put(options->id,
-                  {turn.tenant, begun.shared_body, nullptr, turn.input, std::move(cancel)});
+  turn.store->put(options->id, {turn.tenant, begun.shared_body, nullptr, turn.input, turn.asking,
+                                std::move(cancel)});
   exchange->respond(std::move(begun));
   return alone;
 }

@@ -7,9 +7,11 @@
 #include <boost/json.hpp>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "rudder/base/json.h"
 #include "rudder/server/http/request_id.h"
+#include "rudder/server/openai/asking_items.h"
 #include "rudder/server/openai/input_items.h"
 #include "rudder/server/openai/item_references.h"
 #include "rudder/server/openai/responses_input.h"
@@ -67,6 +69,7 @@ class ResponsesReader {
   Result<void> read_stored(const std::string& id);
   void read_limits(GenerationAsk* ask);
   void read_input();
+  void find_remembered();
   void refuse_compaction();
   Settings settings(const char* name);
   FormatField text_format();
@@ -80,6 +83,9 @@ class ResponsesReader {
   const std::shared_ptr<ResponseStore> store_;
   FieldReader reader_;
   ToolForms forms_;
+  std::optional<StoredResponse> previous_;
+  json::value remembered_;  // the items of the conversation before that ask for something
+  std::vector<AskingItem> asking_;
   std::optional<json::value> referred_;  // `input` with the items that it refers to
   json::array no_items_;
   const json::array* items_ = &no_items_;  // of `input`
@@ -114,13 +120,11 @@ void ResponsesReader::refuse_what_is_missing() {
 // What was said up to a response that is remembered, and in it.
 Result<void> ResponsesReader::read_stored(const std::string& id) {
   const std::string path = "previous_response_id";
-  const std::optional<StoredResponse> stored =
-      store_ == nullptr ? std::nullopt : store_->find(id, scope_.tenant);
-  if (!stored || stored->conversation == nullptr) {
+  if (!previous_ || previous_->conversation == nullptr) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("there is no finished response '{}' here, or no longer", id), path);
   }
-  RUDDER_TRY(const json::value before, parse_json(*stored->conversation, "conversation"));
+  RUDDER_TRY(const json::value before, parse_json(*previous_->conversation, "conversation"));
   for (const json::value& item : before.as_array()) {
     RUDDER_TRY(json::object message, normalise_message(item, path, false, conversation_.history));
     conversation_.add(std::move(message), path);
@@ -145,6 +149,20 @@ Result<void> ResponsesReader::read_messages() {
   return read_input_items(referred_ ? *referred_ : *input, forms_, conversation_);
 }
 
+// What the conversation before it asked for holds; that there is none is told later.
+void ResponsesReader::find_remembered() {
+  std::optional<std::string> previous;
+  reader_.string("previous_response_id", kMaxNameBytes, &previous);
+  if (!previous || store_ == nullptr) return;
+  previous_ = store_->find(*previous, scope_.tenant);
+  if (!previous_ || previous_->asking == nullptr) return;
+  auto items = parse_json(*previous_->asking, "conversation");
+  if (!items) return reader_.adopt(items.error());
+  remembered_ = std::move(*items);
+  find_asking_items(remembered_.as_array(), "", &asking_);
+  for (AskingItem& item : asking_) item.path = "previous_response_id";
+}
+
 void ResponsesReader::read_input() {
   const json::value* input = reader_.raw("input");
   if (input == nullptr) return;
@@ -152,6 +170,7 @@ void ResponsesReader::read_input() {
   if (referred_) input = &*referred_;
   if (!input->is_array()) return;
   items_ = &input->get_array();
+  find_asking_items(*items_, "input", &asking_);
 }
 
 // It has to be the last item: what it asks for has a path of its own.
@@ -165,14 +184,12 @@ void ResponsesReader::refuse_compaction() {
 // `text` or `reasoning`: of the last item that changes it, or else the request's own.
 Settings ResponsesReader::settings(const char* name) {
   Settings out = {.object = reader_.object(name), .path = name};
-  for (size_t i = 0; i < items_->size(); ++i) {
-    const json::object* item = (*items_)[i].if_object();
-    if (item == nullptr || string_in(*item, "type") != "configuration_update") continue;
-    const std::string path = fmt::format("input[{}]", i);
-    FieldReader update(*item, path);
+  for (const AskingItem& item : asking_) {
+    if (item.type != "configuration_update") continue;
+    FieldReader update(*item.fields, item.path);
     const json::object* object = update.object(name);
     if (!update.ok()) reader_.adopt(update.error());
-    if (object != nullptr) out = {.object = object, .path = fmt::format("{}.{}", path, name)};
+    if (object != nullptr) out = {.object = object, .path = fmt::format("{}.{}", item.path, name)};
   }
   return out;
 }
@@ -285,7 +302,7 @@ void ResponsesReader::read_own_fields(GenerationAsk* ask) {
   refuse_what_is_missing();
   read_limits(ask);
   ask->tools =
-      read_response_tools(reader_, scope_.model.dialect, *items_, conversation_.history, forms_);
+      read_response_tools(reader_, scope_.model.dialect, asking_, conversation_.history, forms_);
   read_thinking_budget(reader_, ask->tools.parser.reasoning, &ask->thinking_budget);
   ask->structured = read_structured_output(reader_, text_format());
   read_template_fields(reader_, &conversation_);
@@ -300,6 +317,7 @@ tl::expected<GenerationAsk, ApiError> ResponsesReader::read(Api api) {
   auto ask = begin_ask(reader_, api, "resp_", scope_);
   if (!ask) return ask;
   ask->answer.id = "resp_" + make_request_id("");
+  find_remembered();
   read_input();
   if (api != Api::kCompaction) refuse_compaction();
   read_own_fields(&*ask);
@@ -319,10 +337,12 @@ tl::expected<GenerationRequest, ApiError> ResponsesReader::parse() {
   if (!ask) return tl::unexpected(std::move(ask.error()));
   const bool is_kept = is_stored_ && store_ != nullptr;
   std::string conversation;
+  SharedText asking;
   if (is_kept) {
     const json::array& messages = conversation_.messages;
     conversation = to_json_text(
         json::array(messages.begin() + static_cast<ptrdiff_t>(num_instructions_), messages.end()));
+    if (!asking_.empty()) asking = store_->share(asking_text(asking_));
   }
   auto parsed = make_generation(reader_, std::move(*ask), std::move(conversation_), scope_);
   if (!parsed) return parsed;
@@ -336,7 +356,7 @@ tl::expected<GenerationRequest, ApiError> ResponsesReader::parse() {
         store_, scope_.tenant, std::move(conversation),
         store_->share(
             to_json_text(listed_input(referred_ ? *referred_ : body_.at("input"), answer.id))),
-        is_background_});
+        std::move(asking), is_background_});
   }
   return parsed;
 }

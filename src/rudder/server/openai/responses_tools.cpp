@@ -45,7 +45,7 @@ class ToolsReader {
       }
     }
   }
-  void read_brought(const json::array& input);
+  void read_brought(const std::vector<AskingItem>& items);
   const DeferredTools& deferred() const { return deferred_; }
   void offer(ToolFields* fields) {
     offer_functions(reader_, std::make_shared<const json::array>(std::move(functions_)), paths_,
@@ -135,19 +135,16 @@ Result<void> ToolsReader::read_tool(const json::value& item, const std::string& 
 }
 
 // A search without an id is a server's own, and is not shown.
-void ToolsReader::read_brought(const json::array& input) {
-  for (size_t i = 0; i < input.size() && reader_.ok(); ++i) {
-    const json::object* item = input[i].if_object();
-    const std::string_view type = item != nullptr ? string_in(*item, "type") : "";
-    const json::value* tools = item != nullptr ? item->if_contains("tools") : nullptr;
-    if (type != "additional_tools" && type != "tool_search_output") continue;
+void ToolsReader::read_brought(const std::vector<AskingItem>& items) {
+  for (const AskingItem& item : items) {
+    const json::value* tools = item.fields->if_contains("tools");
+    if (item.type != "additional_tools" && item.type != "tool_search_output") continue;
     if (tools == nullptr || !tools->is_array()) continue;
-    const std::string path = fmt::format("input[{}]", i);
     std::string shown;
     item_ = &shown;
-    is_shown_there_ = type == "additional_tools" || !call_id_of(*item).empty();
-    read(tools->get_array(), path + ".tools", "");
-    if (!shown.empty() && is_shown_there_) forms_.shown_at.emplace(path, std::move(shown));
+    is_shown_there_ = item.type == "additional_tools" || !call_id_of(*item.fields).empty();
+    read(tools->get_array(), item.path + ".tools", "");
+    if (!shown.empty() && is_shown_there_) forms_.shown_at.emplace(item.path, std::move(shown));
     item_ = nullptr;
   }
 }
@@ -208,11 +205,12 @@ std::string_view call_id_of(const json::object& item) {
 }
 
 ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect,
-                               const json::array& input, History& history, ToolForms& forms) {
+                               const std::vector<AskingItem>& items, History& history,
+                               ToolForms& forms) {
   ToolFields fields = begin_tool_fields(reader, dialect);
   ToolsReader each(reader, history, forms);
   if (const json::array* tools = reader.array("tools")) each.read(*tools, "tools", "");
-  each.read_brought(input);
+  each.read_brought(items);
   if (reader.ok()) each.offer(&fields);
   if (reader.ok()) {
     fields.choice = read_tool_choice(reader, fields.parser.tools, kResponseForm);

@@ -8,8 +8,10 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/server/openai/asking_items.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/history.h"
 #include "rudder/server/request/tool_fields.h"
@@ -42,9 +44,10 @@ std::string custom_input(std::string_view arguments);
 std::string_view call_id_of(const boost::json::object& item);
 
 // `tools` and `tool_choice`; the first fault is `reader`'s. `history` is told of tools that are
-// left out, which cannot be chosen; `forms` of those that are no plain function. Items of `input`
-// may bring further ones along (`additional_tools`, results of a search for tools).
+// left out, which cannot be chosen; `forms` of those that are no plain function. Items of the
+// conversation may bring further ones along (`additional_tools`, results of a search for tools).
 ToolFields read_response_tools(FieldReader& reader, const ModelDialect& dialect,
-                               const boost::json::array& input, History& history, ToolForms& forms);
+                               const std::vector<AskingItem>& items, History& history,
+                               ToolForms& forms);
 
 }  // namespace rudder::server

@@ -135,6 +135,56 @@ TEST_F(AskingItems, TheLastUpdateOfTheConfigurationHolds) {
             "input[1].text.format.schema");
 }
 
+// A response that is remembered, and what its conversation asked for, stand for the items before.
+TEST_F(AskingItems, AreRememberedWithTheConversation) {
+  serve("hi");
+  const std::string turns[] = {
+      R"({"type":"configuration_update","text":{"format":{"type":"json_object"}}})",
+      R"({"type":"configuration_update","text":{"format":{"type":"text"}}})",
+      R"({"type":"configuration_update","reasoning":{"effort":"high"}})",
+      fmt::format(R"({{"type":"additional_tools","tools":[{}]}})", kFind),
+      fmt::format(R"({{"type":"additional_tools","tools":[{}]}})", kSeveral),
+      fmt::format(R"({{"type":"tool_search_call","call_id":"1","arguments":{{}}}},)"
+                  R"({{"type":"tool_search_output","call_id":"1","tools":[{}]}})",
+                  kFind)};
+  const std::string_view fields[] = {"", R"("text":{"format":{"type":"json_object"}},)",
+                                     R"("reasoning":{"effort":"low"},)",
+                                     R"("tool_choice":{"type":"function","name":"find"},)"};
+  int num_taken = 0;
+  for (const std::string& first : turns) {
+    for (const std::string& second : turns) {
+      for (const std::string_view more : fields) {
+        const auto user = [](std::string_view text) {
+          return fmt::format(R"({{"role":"user","content":"{}"}})", text);
+        };
+        const auto post = [&](std::string_view own, const std::string& input) {
+          return test_->post(kPath, fmt::format(R"({{{}"input":[{}]}})", own, input));
+        };
+        const auto after = [](const ClientResponse& answer) {
+          return fmt::format(
+              R"("previous_response_id":"{}",)",
+              std::string_view(parse_json(answer.body, "answer")->at("id").as_string()));
+        };
+        const std::string asked = fmt::format("{},{},{}", user("q"), first, user("a"));
+        const std::string then = fmt::format("{},{}", user("b"), second);
+        constexpr std::string_view kAnswer = R"({"role":"assistant","content":"hi"})";
+        const ClientResponse whole =
+            post(more, fmt::format("{0},{1},{2},{1},{3}", asked, kAnswer, then, user("c")));
+        const std::string wanted = prompt();
+        const bool is_held = is_held_to_a_form();
+        const std::string id = after(post(after(post("", asked)), then));
+        const ClientResponse last = post(id + std::string(more), user("c"));
+        ASSERT_EQ(last.status, whole.status) << first << second << more << last.body;
+        if (last.status != 200) continue;
+        ++num_taken;
+        EXPECT_EQ(prompt(), wanted) << first << second << more;
+        EXPECT_EQ(is_held_to_a_form(), is_held) << first << second << more;
+      }
+    }
+  }
+  EXPECT_EQ(num_taken, 36 * 3 + 20) << "a choice is of a tool that one of two turns brought";
+}
+
 TEST_F(AskingItems, ACompactionIsRefusedWhereItIsAskedFor) {
   serve("hi");
   ask(R"({"type":"compaction_trigger"})");

@@ -75,7 +75,8 @@ Result<void> ScriptedEngine::would_accept(const engine::PlaceAsk&) const {
 Result<void> ScriptedEngine::rest(const engine::RestAsk& ask, int64_t) {
   if (never_rests_) return fail(ErrorCode::kTimeout, "requests still ran");
   std::lock_guard lock(mutex_);
-  rests_.push_back(std::to_string(static_cast<int>(ask.mode)));
+  rests_.push_back(std::to_string(static_cast<int>(ask.mode)) +
+                   (ask.keeps_cache ? " with its cache" : ""));
   rest_refusal_ = ask.refusal;
   return {};
 }
