@@ -15,9 +15,12 @@ from conftest import ROOT, run_rudder, serving
 from test_capture import response, rows_of
 
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
+sys.path.insert(0, str(ROOT / "tools" / "demo_model"))
 from rudder_client import Capture, FieldError, Rudder, ops  # noqa: E402
+from score import mood_of  # noqa: E402
 
 FOLDER = ROOT / "tests" / "untrained" / "glm5-next"
+DEMO_STREAMS = ROOT / "models" / "demo-streams"
 TEXT = json.loads((FOLDER / "config.json").read_text())["text_config"]
 HIDDEN, LAYERS, STREAMS = TEXT["hidden_size"], TEXT["num_hidden_layers"], TEXT["hc_mult"]
 PROMPT = "Once there was a happy child named Anna who loved a small boat."
@@ -257,3 +260,21 @@ def test_the_python_client(client):
     with pytest.raises(FieldError) as refused:
         client.generate(PROMPT, max_tokens=2, steering=[ops.add("blocks.1.hook_resid_post", v)])
     assert "with \"stream\"" in str(refused.value)
+
+
+def test_a_vector_of_all_streams_turns_stories():
+    """A trained model with streams tells stories; its module of moods makes them happy."""
+    module = f"mood={DEMO_STREAMS / 'mood.safetensors'}"
+    with serving("--enable-steering", "--steering-module", module, "--dtype", "float32", model=DEMO_STREAMS) as server:
+        moods = {}
+        for scale in (0, 1):
+            moods[scale] = []
+            for topic in ("boat", "cloud", "teapot", "wagon", "ladder", "pumpkin", "squirrel", "turtle"):
+                body = {"model": "demo-streams", "max_tokens": 96, "temperature": 0,
+                        "messages": [{"role": "user", "content": f"Tell me a story about a {topic}."}],
+                        "steering": [{"name": "mood", "scale": scale}]}
+                answer = httpx2.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+                text = answer["choices"][0]["message"]["content"]
+                moods[scale].append(mood_of(text))
+    assert moods[0] == ["sad"] * 8
+    assert moods[1].count("happy") >= 6, moods
