@@ -21,10 +21,12 @@ using tensor::View;
 ops::StreamMap patterned_map(Device& device, int64_t rows, int64_t columns,
                              const std::vector<float>& scale) {
   std::vector<float> fn;
+  fn.reserve(static_cast<size_t>(rows * columns));
   for (int64_t i = 0; i < rows * columns; ++i) {
     fn.push_back(static_cast<float>((53 * i) % 23 - 11) / 16);
   }
   std::vector<float> base;
+  base.reserve(static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) base.push_back(static_cast<float>((29 * i) % 13 - 6) / 8);
   const auto put = [&](const std::vector<float>& values, tensor::Shape shape) {
     return device.put_as(std::span<const float>(values), DType::kF32, shape);
