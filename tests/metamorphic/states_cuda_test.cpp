@@ -111,16 +111,16 @@ constexpr testing::TinyArch kStreamArchs[] = {
     testing::TinyArch::kTwoStreams, testing::TinyArch::kBlockSums,   testing::TinyArch::kHyper,
     testing::TinyArch::kNormedSums, testing::TinyArch::kGatedAdds,   testing::TinyArch::kDepthAdds,
     testing::TinyArch::kDelayed,    testing::TinyArch::kGatedStreams};
-std::string arch_name(const ::testing::TestParamInfo<testing::TinyArch>& test) {
+std::string served_arch_name(const ::testing::TestParamInfo<testing::TinyArch>& test) {
   return std::string(testing::tiny_arch_name(test.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, StatesOnGpu, ::testing::ValuesIn(kStreamArchs), arch_name);
-INSTANTIATE_TEST_SUITE_P(Tiny, StreamsOnGpu, ::testing::ValuesIn(kStreamArchs), arch_name);
+INSTANTIATE_TEST_SUITE_P(Streams, StatesOnGpu, ::testing::ValuesIn(kStreamArchs), served_arch_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, StreamsOnGpu, ::testing::ValuesIn(kStreamArchs), served_arch_name);
 INSTANTIATE_TEST_SUITE_P(Tiny, StatesOnGpu,
                          ::testing::Values(testing::TinyArch::kDelta, testing::TinyArch::kSpaces,
                                            testing::TinyArch::kLatent),
-                         arch_name);
+                         served_arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -21,6 +21,10 @@ class NormedBehind {
     static_cast<const Kind&>(*this).run(args);
     ops.residual_norm(norm);
   }
+
+ private:
+  NormedBehind() = default;
+  friend Kind;
 };
 
 // What a kind of several streams has of its pass (StreamsPass of residual_pass.cpp): its op, which

@@ -41,7 +41,7 @@ struct StreamMapParams {
 
 // The points of numbers that a write passes.
 inline constexpr int kStreamPoints = 2;
-enum StreamPoint { kPostPoint, kMixPoint };
+enum StreamPoint : uint8_t { kPostPoint, kMixPoint };
 
 // What is read as residual_norm makes it: an RMS norm of `out`, in bf16, or in fp8 with a scale.
 struct StreamNormParams {
