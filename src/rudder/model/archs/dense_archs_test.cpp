@@ -203,6 +203,11 @@ TEST(DenseArchs, PublishedFilesOfQwenVlHaveTheTextsKeysBesideTheOthers) {
   const auto inside = read_inside("Qwen2_5_VLForConditionalGeneration", kRope);
   ASSERT_TRUE(inside) << inside.error().to_string();
   EXPECT_EQ(inside->ropes[0].theta, 7001.3);
+  // A length beside the rope is none of the text's.
+  const ModelSpec stretched = dense("Qwen2VLForConditionalGeneration",
+                                    R"("original_max_position_embeddings": 64, "rope_scaling": {
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})");
+  EXPECT_EQ(std::get<RopeYarn>(stretched.ropes[0].scaling).original_max_positions, 128);
   expect_config_refused_at(read_dense_config("Qwen3VLForConditionalGeneration", ""),
                            "config.json: text_config");
   expect_config_refused_at(
