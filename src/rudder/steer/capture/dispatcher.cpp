@@ -465,9 +465,8 @@ void ThreadedDispatcher::stop() {
     log_warn("capture: consumer {} does not come back, its thread is left behind",
              lane->consumer().name());
   }
-  std::vector<CaptureId> left;
-  left.reserve(requests_.size());
-  for (const auto& [id, request] : requests_) left.push_back(id);
+  std::vector<CaptureId> left(requests_.size());
+  std::ranges::transform(requests_, left.begin(), [](const auto& one) { return one.first; });
   for (const CaptureId id : left) settle(id);
   std::deque<Message> messages;
   while (!requests_.empty() && now_us() < until) {
