@@ -106,6 +106,7 @@ class ReplicatedEngine final : public Engine {
 
   Result<void> rest(const RestAsk& ask, int64_t timeout_us) override {
     std::vector<uint64_t> orders;
+    orders.reserve(replicas_.size());
     for (const auto& replica : replicas_) {
       orders.push_back(replica->core().rest({.ask = ask, .identity = {}}));
     }
