@@ -267,7 +267,7 @@ TEST(AttentionLayers, ALatentRowWithoutAKernelIsRefused) {
     DType dtype;
   };
   for (const Refused& one : {Refused{576, 512, DType::kF8E4M3}, Refused{576, 448, DType::kBF16},
-                             Refused{128, 64, DType::kBF16}, Refused{512, 512, DType::kBF16}}) {
+                             Refused{128, 64, DType::kBF16}, Refused{512, 448, DType::kBF16}}) {
     ops::AttentionShape shape;
     shape.num_heads = 20;
     shape.kv.storage.dtype = one.dtype;
