@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-CPU_MINUTES=100  # of the baseline's machine, that all parts of `make test` may take together, also with empty caches; it only falls
+CPU_MINUTES=90  # of the baseline's machine, that all parts of `make test` may take together, also with empty caches; it only falls
 names=() seconds=() cpu=()
 scratch=$(mktemp) beside=()
 trap 'status=$?; kill "${beside[@]}" 2>/dev/null || true; [ "$status" -eq 0 ] || table; rm -f "$scratch"' EXIT
