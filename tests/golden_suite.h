@@ -39,7 +39,7 @@ inline constexpr Limits kF32Limits = {1e-4f, 1e-9, 1};
 inline constexpr Limits kBf16Limits = {0.3f, 1e-3, 0.99};
 inline constexpr Limits kFp8Limits = {3.0f, 1e-2, 0.96};
 // Of random weights.
-inline constexpr Limits kUntrainedBf16Limits = {2.0f, 5e-4, 0.6, 1};
+inline constexpr Limits kUntrainedBf16Limits = {2.0f, 5e-4, 0.6, 2};
 
 struct Backend {
   std::string name;
