@@ -40,6 +40,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.units = over(product.out, Kernel::kUnitRows);
   p.of_token = static_cast<uint32_t>(over(65536, product.tokens));
   p.splits = splits;
+  while (1 << p.split_shift < splits) ++p.split_shift;
   p.most_units = over(p.units, std::max(1, num_sms / splits));
   const int32_t of_block = over(p.chunks, splits);
   for (p.parts = 1; p.parts <= of_block; ++p.parts) {

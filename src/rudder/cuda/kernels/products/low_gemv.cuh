@@ -26,7 +26,8 @@ struct LowGemvWork {
   int32_t block_bytes = 0;
   int32_t chunks = 0;
   int32_t units = 0;
-  int32_t splits = 1;        // blocks of a cluster
+  int32_t splits = 1;  // blocks of a cluster: 2^split_shift
+  int32_t split_shift = 0;
   int32_t most_units = 0;    // of a cluster
   int32_t parts = 1;         // of a block's inputs
   int32_t part_chunks = 0;   // of a part; some of the last ones may not be there
@@ -101,20 +102,17 @@ class LowGemv {
     int32_t rows;
     int32_t warps;
     int32_t sums;
+    int32_t come;
     int32_t end;
-    int32_t come;  // over the rings and tokens
   };
   __host__ __device__ static Offsets offsets(const LowGemvWork& p) {
     Offsets at;
-    const int32_t come = p.splits == 1 ? 0
-                                       : p.splits * ((p.most_units + p.splits - 1) / p.splits) *
-                                             p.asked.tokens * kUnitRows * 4;
-    at.come = 0;
+    const int32_t come = p.splits == 1 ? 0 : p.splits * units_of_block(p);
     at.rows = at.tokens + p.asked.tokens * p.token_stride;
-    if (at.rows < come) at.rows = come;
     at.warps = at.rows + p.most_units * kUnitRows * 8;
     at.sums = at.warps + (p.most_units + 1) / 2 * 8;
-    at.end = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
+    at.come = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
+    at.end = at.come + come * p.asked.tokens * kUnitRows * 4;
     return at;
   }
 
@@ -124,7 +122,7 @@ class LowGemv {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     const auto block = static_cast<int32_t>(blockIdx.x);
     rank_ = block & (p.splits - 1);
-    first_unit_ = block / p.splits * p.most_units;
+    first_unit_ = (block >> p.split_shift) * p.most_units;
     units_ = min(p.most_units, p.units - first_unit_);
     const Offsets at = offsets(p);
     ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * Task::kBytes);
@@ -145,6 +143,7 @@ class LowGemv {
   }
 
   __device__ __forceinline__ void run() {
+    if (p_.splits > 1) await_sums();
     bring_rows();
     begin_part(0);  // no kernel writes weights: they are on their way before the last kernel ends
     set_warps();
@@ -428,36 +427,44 @@ class LowGemv {
     });
   }
   // Of the cluster's units each block is sent one of so many.
-  __device__ __forceinline__ void send() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
+  __host__ __device__ static int32_t units_of_block(const LowGemvWork& p) {
+    return (p.most_units + p.splits - 1) >> p.split_shift;
+  }
+  __device__ __forceinline__ int32_t units_here() const {
+    return (units_ - rank_ + p_.splits - 1) >> p_.split_shift;
+  }
+  __device__ __forceinline__ float* come_of(int32_t rank, int32_t unit, int32_t in_unit) const {
+    return shared_.come + (rank * units_of_block(p_) + unit) * kUnitRows * p_.asked.tokens +
+           in_unit;
+  }
+  // In front of all else: who has begun may be sent sums.
+  __device__ __forceinline__ void await_sums() const {
     if (threadIdx.x == 0) {
-      barrier_expect(sums_come_, static_cast<uint32_t>(mine * p_.splits * of_unit * 4));
+      const int32_t sums = units_here() * p_.splits * kUnitRows * p_.asked.tokens;
+      barrier_expect(sums_come_, static_cast<uint32_t>(sums * 4));
     }
-    cluster_arrive();  // all have read what these sums are written over
+    cluster_arrive();
+  }
+  __device__ __forceinline__ void send() const {
     cluster_wait();
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
     for_pairs(units_, [&](int32_t unit, int32_t in_unit) {
-      const auto rank = static_cast<uint32_t>(unit % p_.splits);
-      const float* const to = shared_.come + rank_ * room + unit / p_.splits * of_unit + in_unit;
+      const auto rank = static_cast<uint32_t>(unit & (p_.splits - 1));
+      const float* const to = come_of(rank_, unit >> p_.split_shift, in_unit);
       store_to_rank(shared_of_rank(shared_address(to), rank), own_sums(unit, in_unit),
                     shared_of_rank(sums_come_, rank));
     });
   }
   __device__ __forceinline__ void write_come() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
     barrier_wait(sums_come_, 0);
-    for_pairs(mine, [&](int32_t unit, int32_t in_unit) {
+    for_pairs(units_here(), [&](int32_t unit, int32_t in_unit) {
       float2 sum = {};
+#pragma unroll 1
       for (int32_t rank = 0; rank < p_.splits; ++rank) {
-        const float2 more =
-            *reinterpret_cast<const float2*>(shared_.come + rank * room + unit * of_unit + in_unit);
+        const float2 more = *reinterpret_cast<const float2*>(come_of(rank, unit, in_unit));
         sum.x += more.x;
         sum.y += more.y;
       }
-      write(unit * p_.splits + rank_, in_unit, sum);
+      write((unit << p_.split_shift) + rank_, in_unit, sum);
     });
   }
   // Of two rows.
