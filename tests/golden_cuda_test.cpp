@@ -41,8 +41,8 @@ GOLDEN_BACKENDS(Cuda, checkpoint_names(), cuda_backends());
 
 // Families with latent rows, some with several streams, by random weights: their tokens are nearer
 // each other than those of trained ones, and so are the experts of a router. bf16 changes the
-// likeliest token of two in eight, on a CPU of one; so distributions decide. No product of theirs
-// is one of multiples of 16, as fp8 needs them.
+// likeliest token of two in eight, on a CPU of one; so distributions decide (kUntrainedBf16Limits).
+// No product of theirs is one of multiples of 16, as fp8 needs them.
 std::vector<std::string> latent_names() {
   std::vector<std::string> names;
   for (const char* name : {"deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite",
@@ -53,9 +53,9 @@ std::vector<std::string> latent_names() {
 }
 
 std::vector<Backend> latent_backends() {
-  constexpr Limits kLimits = {1.5f, 2e-3, 0.6};
-  return {{"cuda_bf16", cuda_ops(DType::kBF16), kLimits, kLimits, false},
-          {"cuda_bf16_invariant", cuda_ops(DType::kBF16, true), kLimits, kLimits, true}};
+  return {{"cuda_bf16", cuda_ops(DType::kBF16), kUntrainedBf16Limits, kUntrainedBf16Limits, false},
+          {"cuda_bf16_invariant", cuda_ops(DType::kBF16, true), kUntrainedBf16Limits,
+           kUntrainedBf16Limits, true}};
 }
 
 GOLDEN_BACKENDS(UntrainedCuda, latent_names(), latent_backends());

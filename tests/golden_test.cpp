@@ -50,7 +50,7 @@ std::vector<Twins> cpu_twins() {
 
 GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
 
-// Of families without a trained model yet: random weights show their mathematics, in float32.
+// Of families without a trained model yet: random weights show their mathematics.
 std::vector<std::string> untrained_names() {
   std::vector<std::string> names;
   for (const char* name :
@@ -61,12 +61,14 @@ std::vector<std::string> untrained_names() {
   return names;
 }
 
-std::vector<Backend> f32_backends() {
+std::vector<Backend> untrained_backends() {
   const std::vector<Backend> all = cpu_backends();
-  return {all[0], all[1]};
+  return {all[0],
+          all[1],
+          {"fast_bf16", fast(DType::kBF16), kUntrainedBf16Limits, kUntrainedBf16Limits, true}};
 }
 
-GOLDEN_BACKENDS(Untrained, untrained_names(), f32_backends());
+GOLDEN_BACKENDS(Untrained, untrained_names(), untrained_backends());
 
 // A backend that quantises weights leaves routers as they are; the memory budget knows.
 TEST(Experts, RoutersStayWide) {

@@ -343,7 +343,8 @@ Result<int64_t> draft_head_bytes(const DraftHeadSpec& spec, const FormatOf& form
              tensor_bytes(head_tensors(spec, kPrefixes[0], nullptr, rank), format_of));
   if (!spec.is_product()) total += spec.draft_vocab * int64_t{sizeof(int32_t)};
   if (!spec.has_embedding) return total;
-  RUDDER_TRY(const ops::WeightFormat table, format_of("embed_tokens", ops::ProductUse::kHidden));
+  RUDDER_TRY(const ops::WeightFormat table,
+             format_of("embed_tokens", ops::ProductUse::kHidden, false));
   return total + int64_t{spec.layer.vocab} * spec.layer.hidden *
                      static_cast<int64_t>(tensor::dtype_bytes(table_dtype(table)));
 }

@@ -466,10 +466,11 @@ Result<ops::WeightFormat> file_format(const Checkpoint& checkpoint,
 FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
   const auto quantisation =
       std::make_shared<const Result<Quantisation>>(read_quantisation(checkpoint));
-  return [&checkpoint, &ops, quantisation](std::string_view module,
-                                           ops::ProductUse use) -> Result<ops::WeightFormat> {
+  return [&checkpoint, &ops, quantisation](std::string_view module, ops::ProductUse use,
+                                           bool has_factor) -> Result<ops::WeightFormat> {
     if (!*quantisation) return tl::unexpected(quantisation->error());
-    RUDDER_TRY(const ops::WeightFormat file, file_format(checkpoint, **quantisation, module));
+    RUDDER_TRY(ops::WeightFormat file, file_format(checkpoint, **quantisation, module));
+    if (has_factor && (file.is_wide() || file == ops::kFp8Rows)) file = {.codes = ops::Codes::kF32};
     return stored_or_wide(file, ops, use);
   };
 }

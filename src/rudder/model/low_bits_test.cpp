@@ -76,7 +76,7 @@ TEST(LowBits, NumbersAreThoseOfTheFormatsOwnPackage) {
       ASSERT_EQ(bound->parts.size(), 1U);
       const ops::LinearPart& part = bound->parts.front();
       EXPECT_EQ(part.format,
-                stored_formats(**checkpoint, ops)(kName, ops::ProductUse::kHidden).value());
+                stored_formats(**checkpoint, ops)(kName, ops::ProductUse::kHidden, false).value());
       EXPECT_EQ(part.format.is_wide(), !keeps || folder.find("act") != std::string::npos);
       std::vector<float> row(kInputs);
       for (int64_t r = 0; r < kRows; ++r) {

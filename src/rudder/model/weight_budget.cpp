@@ -20,7 +20,7 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
                  std::vector<ops::WeightFormat>& out) {
   for (const LinearModule& module : tensors.linears) {
     for (const LinearModule::Part& part : module.parts) {
-      const auto format = format_of(part.name, module.use);
+      const auto format = format_of(part.name, module.use, part.factor != 1);
       if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
     }
   }
@@ -29,8 +29,9 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
 }  // namespace
 
 FormatOf all_as(const ops::WeightFormat& format) {
-  return
-      [format](std::string_view, ops::ProductUse) -> Result<ops::WeightFormat> { return format; };
+  return [format](std::string_view, ops::ProductUse, bool) -> Result<ops::WeightFormat> {
+    return format;
+  };
 }
 
 tensor::DType table_dtype(const ops::WeightFormat& stored) {
@@ -49,9 +50,7 @@ Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_
   int64_t bytes = module.adds_bias() ? module.rows() * int64_t{sizeof(float)} : 0;
   std::vector<ops::WeightFormat> formats;
   for (const LinearModule::Part& part : module.parts) {
-    RUDDER_TRY(formats.emplace_back(), format_of(part.name, module.use));
-    // What is multiplied by a factor as it is loaded is f32.
-    if (part.factor != 1 && is_of_numbers(formats.back())) formats.back().codes = ops::Codes::kF32;
+    RUDDER_TRY(formats.emplace_back(), format_of(part.name, module.use, part.factor != 1));
   }
   // Where one part is wide all of them are.
   const auto wide = std::ranges::find_if(formats, is_of_numbers);
@@ -122,7 +121,7 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
   }
   if (stage.is_last()) {
-    RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, ops::ProductUse::kHead));
+    RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, ops::ProductUse::kHead, false));
     if (std::ranges::find(formats, head) == formats.end()) {
       budget.formats += (budget.formats.empty() ? "head " : ", head ") + ops::format_name(head);
     }
@@ -133,14 +132,14 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     budget.bytes += bytes;
     for (const TableTensor& table : tensors.tables) {
       RUDDER_TRY(const ops::WeightFormat stored,
-                 format_of(module_of(table.name), ops::ProductUse::kHidden));
+                 format_of(module_of(table.name), ops::ProductUse::kHidden, false));
       (table.on_host ? budget.host_bytes : budget.bytes) +=
           table.rows * table.width * static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
     }
   }
   if (stage.embeds()) {
     RUDDER_TRY(const ops::WeightFormat stored,
-               format_of(embedding_module(names), ops::ProductUse::kHidden));
+               format_of(embedding_module(names), ops::ProductUse::kHidden, false));
     if (!is_of_numbers(stored) || !shares_table(spec, rank, stage)) {
       budget.bytes += int64_t{spec.vocab} * spec.hidden *
                       static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));

@@ -20,9 +20,10 @@ struct LinearModule;
 struct WeightNames;  // archs/archs.h
 
 // The format that a device stores the weight of a module in, by the module's name and whether it is
-// the output head. An Error: it stores none of what the checkpoint has.
-using FormatOf =
-    std::function<Result<ops::WeightFormat>(std::string_view module, ops::ProductUse use)>;
+// the output head. has_factor: the loader multiplies its numbers, which are f32 then, before the
+// device gets them. An Error: it stores none of what the checkpoint has.
+using FormatOf = std::function<Result<ops::WeightFormat>(std::string_view module,
+                                                         ops::ProductUse use, bool has_factor)>;
 FormatOf all_as(const ops::WeightFormat& format);
 
 // What the weights of a rank, or of a stage, take.

@@ -8,10 +8,9 @@
 namespace rudder::cuda {
 namespace {
 
-// As many registers as two blocks would have: the small kernel beside it needs some, too.
+// A block alone on its multiprocessor, less the registers that the small kernel beside it needs.
 template <LowCode kCode, int kParts, int kWarps, int kDepth>
-__global__ void __launch_bounds__(32 * kWarps, 2)
-    low_gemv_kernel(const __grid_constant__ LowGemvWork p) {
+__global__ void __maxnreg__(128) low_gemv_kernel(const __grid_constant__ LowGemvWork p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ uint64_t x_full;
   __shared__ uint64_t sums_come;
@@ -39,7 +38,9 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.chunks = static_cast<int32_t>(low_chunks(product.in));
   p.units = over(product.out, Kernel::kUnitRows);
+  p.of_token = static_cast<uint32_t>(over(65536, product.tokens));
   p.splits = splits;
+  while (1 << p.split_shift < splits) ++p.split_shift;
   p.most_units = over(p.units, std::max(1, num_sms / splits));
   const int32_t of_block = over(p.chunks, splits);
   for (p.parts = 1; p.parts <= of_block; ++p.parts) {

@@ -26,11 +26,13 @@ struct LowGemvWork {
   int32_t block_bytes = 0;
   int32_t chunks = 0;
   int32_t units = 0;
-  int32_t splits = 1;        // blocks of a cluster
+  int32_t splits = 1;  // blocks of a cluster: 2^split_shift
+  int32_t split_shift = 0;
   int32_t most_units = 0;    // of a cluster
   int32_t parts = 1;         // of a block's inputs
   int32_t part_chunks = 0;   // of a part; some of the last ones may not be there
   int32_t token_stride = 0;  // bytes
+  uint32_t of_token = 0;     // 2^16 over the tokens, rounded up
 };
 
 // Into shared memory, past L1.
@@ -50,6 +52,10 @@ __device__ __forceinline__ void commit_brought() {
 template <int kPending>
 __device__ __forceinline__ void wait_brought() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __noinline__ float capped_sum(float sum, float cap) {
+  return cap * tanhf(sum / cap);
 }
 
 // A warp's tasks of a part of the inputs, one after the other.
@@ -94,20 +100,19 @@ class LowGemv {
   struct Offsets {  // bytes behind the rings
     int32_t tokens = kRingBytes;
     int32_t rows;
+    int32_t warps;
     int32_t sums;
+    int32_t come;
     int32_t end;
-    int32_t come;  // over the rings and tokens
   };
   __host__ __device__ static Offsets offsets(const LowGemvWork& p) {
     Offsets at;
-    const int32_t come = p.splits == 1 ? 0
-                                       : p.splits * ((p.most_units + p.splits - 1) / p.splits) *
-                                             p.asked.tokens * kUnitRows * 4;
-    at.come = 0;
+    const int32_t come = p.splits == 1 ? 0 : p.splits * units_of_block(p);
     at.rows = at.tokens + p.asked.tokens * p.token_stride;
-    if (at.rows < come) at.rows = come;
-    at.sums = at.rows + p.most_units * kUnitRows * 8;
-    at.end = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
+    at.warps = at.rows + p.most_units * kUnitRows * 8;
+    at.sums = at.warps + (p.most_units + 1) / 2 * 8;
+    at.come = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
+    at.end = at.come + come * p.asked.tokens * kUnitRows * 4;
     return at;
   }
 
@@ -117,12 +122,13 @@ class LowGemv {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     const auto block = static_cast<int32_t>(blockIdx.x);
     rank_ = block & (p.splits - 1);
-    first_unit_ = block / p.splits * p.most_units;
+    first_unit_ = (block >> p.split_shift) * p.most_units;
     units_ = min(p.most_units, p.units - first_unit_);
     const Offsets at = offsets(p);
     ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * Task::kBytes);
     tokens_ = shared_address(shared + at.tokens);
     shared_.rows = reinterpret_cast<float2*>(shared + at.rows);
+    shared_.warps = reinterpret_cast<ushort2*>(shared + at.warps);
     shared_.sums = reinterpret_cast<float*>(shared + at.sums);
     shared_.come = reinterpret_cast<float*>(shared + at.come);
     // Tokens behind the last one are read as the first one, and their sums dropped.
@@ -137,8 +143,10 @@ class LowGemv {
   }
 
   __device__ __forceinline__ void run() {
-    begin_part(0);  // no kernel writes weights: they are on their way before the last kernel ends
+    if (p_.splits > 1) await_sums();
     bring_rows();
+    begin_part(0);  // no kernel writes weights: they are on their way before the last kernel ends
+    set_warps();
     if (p_.parts > 1) clear_sums();
     dependency_wait();
     dependency_trigger();
@@ -152,6 +160,7 @@ class LowGemv {
       barrier_wait(x_full_, static_cast<uint32_t>(part) & 1);
       multiply_part();
     }
+    wait_brought<0>();
     __syncthreads();
     if (p_.splits == 1) {
       write_own();
@@ -175,19 +184,29 @@ class LowGemv {
   __device__ __forceinline__ int32_t warps_at_work() const {
     return min(kWarps, units_ * p_.part_chunks);
   }
-  // Factors and biases of the rows.
+  // Factors and biases of the rows. Factors come with the first task.
   __device__ __forceinline__ void bring_rows() const {
     const LowProductParams& p = p_.asked;
     for (int i = static_cast<int>(threadIdx.x); i < units_ * kUnitRows; i += kThreads) {
       const int64_t row = int64_t{first_unit_} * kUnitRows + i;
-      float2 of_row = {};
-      if (row < p.out) {
-        of_row.x = p.row_factor[row];
-        if (p.bias != nullptr) {
-          of_row.y = __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]);
-        }
-      }
-      shared_.rows[i] = of_row;
+      if (row >= p.out) break;
+      const uint32_t to = shared_address(&shared_.rows[i]);
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(p.row_factor + row)
+                   : "memory");
+      const bool has_bias = p.bias != nullptr;
+      shared_.rows[i].y =
+          has_bias ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]) : 0;
+    }
+  }
+  // The last warps whose first tasks are not behind a unit's first and last ones.
+  __device__ __forceinline__ void set_warps() const {
+    const int32_t warps = warps_at_work();
+    const int32_t tasks = units_ * p_.part_chunks;
+    for (int unit = static_cast<int>(threadIdx.x); unit < units_; unit += kThreads) {
+      const int32_t first = ((unit * p_.part_chunks + 1) * warps - 1) / tasks;
+      const int32_t last = ((unit + 1) * p_.part_chunks * warps - 1) / tasks;
+      shared_.warps[unit] =
+          make_ushort2(static_cast<unsigned short>(first), static_cast<unsigned short>(last));
     }
   }
   __device__ __forceinline__ void clear_sums() const {
@@ -358,29 +377,33 @@ class LowGemv {
     return shared_.sums + (unit + warp) * p_.asked.tokens * kUnitRows;
   }
   __device__ __forceinline__ void leave_sums(Sums& c, int32_t unit) const {
-    float* const to = sums_of(unit, warp_) + lane_ / 4;
+    const int token = 2 * (lane_ % 4);
+    float* const to = sums_of(unit, warp_) + token * kUnitRows + lane_ / 4;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if (token + k >= p_.asked.tokens) continue;
+#pragma unroll
+      for (int m = 0; m < Task::kMmas; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& sum = to[k * kUnitRows + m * kMmaRows + 8 * half];
+          const float more = c[m][2 * half + k];
+          sum = p_.parts > 1 ? sum + more : more;
+        }
+      }
+    }
 #pragma unroll
     for (int m = 0; m < Task::kMmas; ++m) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int token = 2 * (lane_ % 4) + k % 2;
-        if (token < p_.asked.tokens) {
-          float& sum = to[token * kUnitRows + m * kMmaRows + k / 2 * 8];
-          sum = p_.parts > 1 ? sum + c[m][k] : c[m][k];
-        }
-        c[m][k] = 0;
-      }
+      for (int k = 0; k < 4; ++k) c[m][k] = 0;
     }
   }
   // Of the block, the i-th of [units][tokens][rows].
   __device__ __forceinline__ float2 own_sums(int32_t unit, int32_t in_unit) const {
-    const int32_t warps = warps_at_work();
-    const int32_t tasks = units_ * p_.part_chunks;
-    // The last warps whose first tasks are not behind these.
-    const int32_t first = ((unit * p_.part_chunks + 1) * warps - 1) / tasks;
-    const int32_t last = ((unit + 1) * p_.part_chunks * warps - 1) / tasks;
+    const ushort2 warps = shared_.warps[unit];
     float2 sum = {};
-    for (int32_t warp = first; warp <= last; ++warp) {
+#pragma unroll 1
+    for (int32_t warp = warps.x; warp <= warps.y; ++warp) {
       const float2 more = *reinterpret_cast<const float2*>(sums_of(unit, warp) + in_unit);
       sum.x += more.x;
       sum.y += more.y;
@@ -389,9 +412,13 @@ class LowGemv {
   }
   template <typename Do>
   __device__ __forceinline__ void for_pairs(int32_t units, Do run_pair) const {
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    for (int32_t i = 2 * static_cast<int>(threadIdx.x); i < units * of_unit; i += 2 * kThreads) {
-      run_pair(i / of_unit, i % of_unit);
+    constexpr int kPairs = kUnitRows / 2;
+    const int pair = static_cast<int>(threadIdx.x) % kPairs;
+    const int count = units * p_.asked.tokens;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) / kPairs; i < count; i += kThreads / kPairs) {
+      const auto unit = static_cast<int32_t>(static_cast<uint32_t>(i) * p_.of_token >> 16);
+      run_pair(unit, (i - unit * p_.asked.tokens) * kUnitRows + 2 * pair);
     }
   }
   __device__ __forceinline__ void write_own() const {
@@ -400,36 +427,44 @@ class LowGemv {
     });
   }
   // Of the cluster's units each block is sent one of so many.
-  __device__ __forceinline__ void send() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
+  __host__ __device__ static int32_t units_of_block(const LowGemvWork& p) {
+    return (p.most_units + p.splits - 1) >> p.split_shift;
+  }
+  __device__ __forceinline__ int32_t units_here() const {
+    return (units_ - rank_ + p_.splits - 1) >> p_.split_shift;
+  }
+  __device__ __forceinline__ float* come_of(int32_t rank, int32_t unit, int32_t in_unit) const {
+    return shared_.come + (rank * units_of_block(p_) + unit) * kUnitRows * p_.asked.tokens +
+           in_unit;
+  }
+  // In front of all else: who has begun may be sent sums.
+  __device__ __forceinline__ void await_sums() const {
     if (threadIdx.x == 0) {
-      barrier_expect(sums_come_, static_cast<uint32_t>(mine * p_.splits * of_unit * 4));
+      const int32_t sums = units_here() * p_.splits * kUnitRows * p_.asked.tokens;
+      barrier_expect(sums_come_, static_cast<uint32_t>(sums * 4));
     }
-    cluster_arrive();  // all have read what these sums are written over
+    cluster_arrive();
+  }
+  __device__ __forceinline__ void send() const {
     cluster_wait();
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
     for_pairs(units_, [&](int32_t unit, int32_t in_unit) {
-      const auto rank = static_cast<uint32_t>(unit % p_.splits);
-      const float* const to = shared_.come + rank_ * room + unit / p_.splits * of_unit + in_unit;
+      const auto rank = static_cast<uint32_t>(unit & (p_.splits - 1));
+      const float* const to = come_of(rank_, unit >> p_.split_shift, in_unit);
       store_to_rank(shared_of_rank(shared_address(to), rank), own_sums(unit, in_unit),
                     shared_of_rank(sums_come_, rank));
     });
   }
   __device__ __forceinline__ void write_come() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
     barrier_wait(sums_come_, 0);
-    for_pairs(mine, [&](int32_t unit, int32_t in_unit) {
+    for_pairs(units_here(), [&](int32_t unit, int32_t in_unit) {
       float2 sum = {};
+#pragma unroll 1
       for (int32_t rank = 0; rank < p_.splits; ++rank) {
-        const float2 more =
-            *reinterpret_cast<const float2*>(shared_.come + rank * room + unit * of_unit + in_unit);
+        const float2 more = *reinterpret_cast<const float2*>(come_of(rank, unit, in_unit));
         sum.x += more.x;
         sum.y += more.y;
       }
-      write(unit * p_.splits + rank_, in_unit, sum);
+      write((unit << p_.split_shift) + rank_, in_unit, sum);
     });
   }
   // Of two rows.
@@ -438,19 +473,20 @@ class LowGemv {
     const int32_t first = unit * kUnitRows + in_unit % kUnitRows;
     const int64_t row = int64_t{first_unit_} * kUnitRows + first;
     const int64_t at = in_unit / kUnitRows * p.out + row;
-    write_one(row, at, sums.x, shared_.rows[first]);
-    write_one(row + 1, at + 1, sums.y, shared_.rows[first + 1]);
+    const float low = finished_sum(sums.x, shared_.rows[first]);
+    const float high = finished_sum(sums.y, shared_.rows[first + 1]);
+    if (row < p.out) store(at, low);
+    if (row + 1 < p.out) store(at + 1, high);
   }
-  __device__ __forceinline__ void write_one(int64_t row, int64_t at, float sum,
-                                            float2 of_row) const {
-    const LowProductParams& p = p_.asked;
-    if (row >= p.out) return;
+  __device__ __forceinline__ float finished_sum(float sum, float2 of_row) const {
     sum = fmaf(sum, of_row.x, of_row.y);
-    if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
-    if (p.y_is_f32) {
-      static_cast<float*>(p.y)[at] = sum;
+    return p_.asked.softcap == 0.0f ? sum : capped_sum(sum, p_.asked.softcap);
+  }
+  __device__ __forceinline__ void store(int64_t at, float sum) const {
+    if (p_.asked.y_is_f32) {
+      static_cast<float*>(p_.asked.y)[at] = sum;
     } else {
-      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
+      static_cast<__nv_bfloat16*>(p_.asked.y)[at] = __float2bfloat16_rn(sum);
     }
   }
 
@@ -467,9 +503,10 @@ class LowGemv {
   uint32_t tokens_;      // [tokens][token_stride]
   uint32_t lane_token_;  // its row of operand B, of the first inputs
   struct {
-    float2* rows;  // of each its factor and its bias
-    float* sums;   // [units + warps][tokens][kUnitRows]
-    float* come;   // [blocks of the cluster][units of this one][tokens][kUnitRows]
+    float2* rows;    // of each its factor and its bias
+    ushort2* warps;  // of each unit the first and the last one that has sums of it
+    float* sums;     // [units + warps][tokens][kUnitRows]
+    float* come;     // [blocks of the cluster][units of this one][tokens][kUnitRows]
   } shared_;
   int32_t first_chunk_ = 0;
   TaskWalk at_;
