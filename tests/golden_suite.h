@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "logit_distance.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/safetensors.h"
 
@@ -95,14 +96,6 @@ struct DemoText {
 };
 DemoText greedy_text(const std::string& folder);
 const DemoText& demo_text();  // of kFolder
-
-// How far the rows of `actual` are from those of `expected`.
-struct Distance {
-  double mean_kl = 0;    // of softmax(expected) || softmax(actual), less the `uncounted` largest
-  double agreement = 0;  // share of rows with the largest logit at the same token
-};
-Distance distance(std::span<const float> expected, std::span<const float> actual, size_t vocab,
-                  size_t uncounted = 0);
 
 // What was stored of a checkpoint.
 struct Answers {
