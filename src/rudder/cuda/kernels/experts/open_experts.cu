@@ -22,9 +22,14 @@ constexpr int kOpenAhead = kForm == ExpertForm::kE4m3   ? 2
                                                         : 4;
 template <ExpertForm kForm, int kBlocks>
 constexpr int kCloseAhead = kForm == ExpertForm::kE4m3&& kBlocks > 1 ? 4 : 6;
+// Runs of a row that a lane of close holds: of 768 inputs and of 512, all.
+template <int kBlocks>
+constexpr int kHeldRuns = kBlocks > 1 ? 1 : 3;
+template <int kBlocks>
+constexpr int kHeldShared = kBlocks > 1 ? 1 : 2;
 
 // Grid: some tiles of eight columns of y, by the chosen experts, behind which is the shared one.
-// Every block chooses alike, and writes the same choice.
+// Every block chooses as far as its own expert; of the last one the first writes the choice.
 template <ExpertForm kForm, int kEach>
 __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
     open_kernel(const __grid_constant__ OpenExpertsParams p) {
@@ -44,24 +49,26 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
   const auto tiles = width / kColumns;
   auto tile = static_cast<int32_t>(blockIdx.x);
   if (tile >= tiles) return;
+  Router<kEach> router(p.route, of_router, of_router + p.route.experts);
+  int32_t choice = 0;
   if (is_shared) {
     if (threadIdx.x == 0) chosen = 0;
   } else if (p.route.logits == nullptr) {
     if (threadIdx.x == 0) chosen = p.route.chosen[slot];
   } else if (warp == 0) {
     const auto* const logits = static_cast<const Bf16*>(p.route.logits);
-    const int32_t expert =
-        Router<kEach>(p.route, of_router, of_router + p.route.experts).run(0, [&](int e) {
-          return __bfloat162float(logits[e]);
-        });
-    if (lane == slot) chosen = expert;
-    if (tile == 0 && slot == 0 && lane == 0) count_hits(p.route, k);
+    choice = router.choose(slot + 1, [&](int e) { return __bfloat162float(logits[e]); });
+    if (lane == slot) chosen = choice;
   }
   __syncthreads();
   const int32_t expert = chosen;
   const auto r = static_cast<int>(threadIdx.x) % kColumns;
   TokenSums<kForm, kOpenAhead<kForm>> own;
   own.begin(product, {expert, tile, tile * kColumns, width + tile * kColumns}, warp, kOpenWarps);
+  if (tile == 0 && slot == k - 1 && warp == 0 && p.route.logits != nullptr) {
+    router.write(0, choice);
+    if (lane == 0) count_hits(p.route, k);
+  }
   for (; tile < tiles; tile += static_cast<int32_t>(gridDim.x)) {
     const int64_t row = expert * product.out + tile * kColumns + r;
     const RowTerms of_gate = terms_of<kForm>(product, row);
@@ -96,22 +103,54 @@ __global__ void __launch_bounds__(kOpenWarps * 32, kOpenBlocks)
   }
 }
 
-// A row of bf16 in shared memory as e4m3, by a warp; its scale.
-__device__ float quantise_row(const Bf16* row, int64_t width, char* to) {
-  float most = 0;
-  for (int64_t i = (threadIdx.x % 32) * kRun; i < width; i += 32 * kRun) {
-    const Floats x = unpack(load_run<true>(row + i, kRun));
+// A row of bf16 that a warp puts into shared memory as e4m3. Its first runs are asked for ahead.
+template <int kHeld>
+class QuantisedRow {
+ public:
+  __device__ void begin(const Bf16* row, int64_t width) {
+    row_ = row;
+    width_ = static_cast<int>(width);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) held_[u] = load_run<true>(row_ + at(u), width_ - at(u));
+  }
+
+  // Its scale.
+  __device__ float run(char* to) const {
+    float most = 0;
+#pragma unroll
+    for (const Packed& run : held_) most = fmaxf(most, most_of(run));
+    for (int i = at(kHeld); i < width_; i += 32 * kRun) {
+      most = fmaxf(most, most_of(load_run<true>(row_ + i, kRun)));
+    }
+    const Fp8RowScale scale(warp_max(most));
+    auto* const stored = reinterpret_cast<uint8_t*>(to);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      store_run_fp8<true>(stored + at(u), width_ - at(u), scale.stored(unpack(held_[u])));
+    }
+    for (int i = at(kHeld); i < width_; i += 32 * kRun) {
+      store_run_fp8<true>(stored + i, kRun, scale.stored(unpack(load_run<true>(row_ + i, kRun))));
+    }
+    __syncwarp();
+    return scale.value();
+  }
+
+ private:
+  __device__ static int at(int run) {
+    return (static_cast<int>(threadIdx.x) % 32 + 32 * run) * kRun;
+  }
+  __device__ static float most_of(const Packed& run) {
+    const Floats x = unpack(run);
+    float most = 0;
 #pragma unroll
     for (const float value : x.v) most = fmaxf(most, fabsf(value));
+    return most;
   }
-  const Fp8RowScale scale(warp_max(most));
-  for (int64_t i = (threadIdx.x % 32) * kRun; i < width; i += 32 * kRun) {
-    const Floats x = unpack(load_run<true>(row + i, kRun));
-    store_run_fp8<true>(reinterpret_cast<uint8_t*>(to) + i, kRun, scale.stored(x));
-  }
-  __syncwarp();
-  return scale.value();
-}
+
+  const Bf16* row_;
+  int width_;
+  Packed held_[kHeld];
+};
 
 // What the experts of a token make of a tile of outputs.
 struct Tile {
@@ -154,10 +193,17 @@ class Close {
         lane_(static_cast<int>(threadIdx.x) % 32),
         parts_(max(1, kCloseWarps / p.k)) {}
 
+  // All that comes from memory is asked for before any of it is used: no kernel writes the shared
+  // W, so it is on its way before open has ended.
   __device__ void run() {
+    if constexpr (kJoins) begin_shared();
+    dependency_wait();
+    dependency_trigger();
     const int units = p_.k * parts_;
-    if (warp_ < units) begin(warp_);  // W is on its way first
-    if constexpr (kJoins) shared_.begin(p_.shared_weight, rows_of(0), warp_, kCloseWarps);
+    if constexpr (kIsFp8 && kJoins) {
+      shared_row_.begin(static_cast<const Bf16*>(p_.shared_x), p_.shared_weight.in);
+    }
+    if (warp_ < units) begin(warp_);
     begin_token();
     for (int unit = warp_; unit < units; unit += kCloseWarps) {
       if (unit != warp_) begin(unit);
@@ -169,6 +215,8 @@ class Close {
   }
 
  private:
+  static constexpr bool kIsFp8 = kForm == ExpertForm::kE4m3;
+
   // A unit is an expert, or a part of its inputs.
   __device__ int slot_of(int unit) const { return unit / parts_; }
   __device__ int part_of(int unit) const { return unit - slot_of(unit) * parts_; }
@@ -182,8 +230,21 @@ class Close {
   }
 
   __device__ void begin(int unit) {
-    own_.begin(p_.product, rows_of(p_.chosen[slot_of(unit)]), part_of(unit), parts_);
+    const int slot = slot_of(unit);
+    if constexpr (kIsFp8) row_.begin(row_of(slot), p_.product.in);
+    const int32_t expert = p_.chosen[slot];
+    own_.begin(p_.product, rows_of(expert), part_of(unit), parts_);
+    if (!has_terms(unit)) return;
+    terms_ = terms_of<kForm>(p_.product, expert * p_.product.out + blockIdx.x * kRows + lane_);
   }
+  __device__ void begin_shared() {
+    shared_.begin(p_.shared_weight, rows_of(0), warp_, kCloseWarps);
+    if (threadIdx.x < kRows) {
+      shared_terms_ = terms_of<kForm>(p_.shared_weight, blockIdx.x * kRows + threadIdx.x);
+    }
+  }
+  // Whether the lane has those of a row of the unit's expert.
+  __device__ bool has_terms(int unit) const { return part_of(unit) == 0 && lane_ < kRows; }
 
   // What is not of an expert.
   __device__ void begin_token() {
@@ -198,31 +259,24 @@ class Close {
 
   __device__ void add_unit(int unit) {
     const int slot = slot_of(unit);
-    const bool has_terms = part_of(unit) == 0 && lane_ < kRows;
-    RowTerms terms;
-    if (has_terms) {
-      const int64_t first = p_.chosen[slot] * p_.product.out + blockIdx.x * kRows;
-      terms = terms_of<kForm>(p_.product, first + lane_);
-    }
-    if constexpr (kForm == ExpertForm::kE4m3) {
+    if constexpr (kIsFp8) {
       char* const row = quantised_ + warp_ * p_.product.in;
-      const float scale = quantise_row(row_of(slot), p_.product.in, row);
+      const float scale = row_.run(row);
       if (lane_ == 0) token_.x_scales[slot] = scale;
       own_.run(row);
     } else {
       own_.run(reinterpret_cast<const char*>(row_of(slot)));
     }
-    if (has_terms) tile_.terms[slot][lane_] = terms;
+    if (has_terms(unit)) tile_.terms[slot][lane_] = terms_;
     if (lane_ % 4 != 0) return;
     tile_.sums[unit][lane_ / 4] = own_.low();
     tile_.sums[unit][lane_ / 4 + kRows / 2] = own_.high();
   }
 
   __device__ void add_shared() {
-    if constexpr (kForm == ExpertForm::kE4m3) {
+    if constexpr (kIsFp8) {
       char* const row = quantised_ + kCloseWarps * p_.product.in + warp_ * p_.shared_weight.in;
-      const float scale =
-          quantise_row(static_cast<const Bf16*>(p_.shared_x), p_.shared_weight.in, row);
+      const float scale = shared_row_.run(row);
       if (threadIdx.x == 0) token_.shared_x_scale = scale;
       shared_.run(row);
     } else {
@@ -241,7 +295,7 @@ class Close {
     for (int slot = 0; slot < p_.k; ++slot) {
       float made = 0;
       for (int part = 0; part < parts_; ++part) made += tile_.sums[slot * parts_ + part][r];
-      const float x_scale = kForm == ExpertForm::kE4m3 ? token_.x_scales[slot] : 1.0f;
+      const float x_scale = kIsFp8 ? token_.x_scales[slot] : 1.0f;
       made = tile_.terms[slot][r].of(made, x_scale);
       sum = fmaf(token_.weights[slot], __bfloat162float(__float2bfloat16_rn(made)), sum);
     }
@@ -257,12 +311,11 @@ class Close {
     return share * __bfloat162float(static_cast<const Bf16*>(p_.shared)[output]);
   }
   __device__ float joined(int32_t output) const {
-    const RowTerms terms = terms_of<kForm>(p_.shared_weight, output);
     float made = 0;
     float gate = 0;
 #pragma unroll
     for (int w = 0; w < kCloseWarps; ++w) made += tile_.shared[w][output % kRows];
-    made = terms.of(made, kForm == ExpertForm::kE4m3 ? token_.shared_x_scale : 1.0f);
+    made = shared_terms_.of(made, kIsFp8 ? token_.shared_x_scale : 1.0f);
     made = __bfloat162float(__float2bfloat16_rn(made));
     if (p_.gate_weight == nullptr) return made;
 #pragma unroll
@@ -279,6 +332,10 @@ class Close {
   const int parts_;  // of an expert's inputs
   TokenSums<kForm, kCloseAhead<kForm, kBlocks>> own_;
   TokenSums<kForm, 1> shared_;
+  RowTerms terms_;         // of the unit
+  RowTerms shared_terms_;  // of the thread's output
+  QuantisedRow<kHeldRuns<kBlocks>> row_;
+  QuantisedRow<kHeldShared<kBlocks>> shared_row_;
 };
 
 // Grid: tiles of 16 outputs.
@@ -288,8 +345,6 @@ __global__ void __launch_bounds__(kCloseWarps * 32, kBlocks)
   extern __shared__ __align__(16) char quantised[];
   __shared__ Tile tile;
   __shared__ Token token;
-  dependency_wait();
-  dependency_trigger();
   Close<kForm, kJoins, kBlocks>(p, quantised, tile, token).run();
 }
 

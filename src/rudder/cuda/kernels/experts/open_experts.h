@@ -8,14 +8,15 @@
 //
 // open: a block has 8 rows of gate and the 8 of up of an expert, all of their inputs, a quarter a
 // warp; then the next tile of them, which it asks for before it adds up the one at hand. Every
-// block makes the choice itself, from some hundred logits: a launch costs more. All blocks are on
-// their multiprocessor from the start. close: a block has 16 outputs, of all experts; warps share
-// the experts, and the inputs of one where there are fewer experts than warps. Of e4m3 a warp
-// quantises its expert's row itself, as ops::QuantiseArgs would; the block adds up as
-// combine_experts.h does. The expert that every token has runs along, where its W has their form:
-// of open it is one more row of blocks, of close a warp has an eighth of its inputs beside an
-// expert; its gate every block makes itself. Sums are those of an instruction of 32 (bf16: 16)
-// inputs, in an order that the shape alone decides; not that of expert_product.h.
+// block makes the choice itself, from some hundred logits and as far as its own expert: a launch
+// costs more. All blocks are on their multiprocessor from the start. close: a block has 16 outputs,
+// of all experts; warps share the experts, and the inputs of one where there are fewer experts than
+// warps. Of e4m3 a warp quantises its expert's row itself, as ops::QuantiseArgs would; the block
+// adds up as combine_experts.h does. What it reads is all asked for before any of it is used. The
+// expert that every token has runs along, where its W has their form: of open it is one more row of
+// blocks, of close a warp has an eighth of its inputs beside an expert; its gate every block makes
+// itself. Sums are those of an instruction of 32 (bf16: 16) inputs, in an order that the shape
+// alone decides; not that of expert_product.h.
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once

@@ -62,7 +62,7 @@ class WideSums {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) ask(u, at_ + u * stride_);
 #pragma unroll
-    for (float& sum : c_) sum = 0;
+    for (int i = 0; i < 4; ++i) c_[0][i] = c_[kChains - 1][i] = 0;
   }
 
   // x: the bytes of the row.
@@ -73,10 +73,10 @@ class WideSums {
         const int32_t at = at_ + u * stride_;
         const bool has_it = threadIdx.x % 32 < 4 && at < row_bytes_;
         const uint4 v = has_it ? *reinterpret_cast<const uint4*>(x + at) : make_uint4(0, 0, 0, 0);
-        mma<kFp8>(c_, low_pieces_[u].x, high_pieces_[u].x, low_pieces_[u].y, high_pieces_[u].y, v.x,
-                  v.y);
-        mma<kFp8>(c_, low_pieces_[u].z, high_pieces_[u].z, low_pieces_[u].w, high_pieces_[u].w, v.z,
-                  v.w);
+        mma<kFp8>(c_[0], low_pieces_[u].x, high_pieces_[u].x, low_pieces_[u].y, high_pieces_[u].y,
+                  v.x, v.y);
+        mma<kFp8>(c_[kChains - 1], low_pieces_[u].z, high_pieces_[u].z, low_pieces_[u].w,
+                  high_pieces_[u].w, v.z, v.w);
         ask(u, at + kAhead * stride_);
       }
     }
@@ -84,13 +84,20 @@ class WideSums {
 
   // Of the lanes that are the first of a group of four, rows g and g + 8; the others have zeros.
   __device__ float low() const {
-    return c_[0];
+    return of_chains(0);
   }
   __device__ float high() const {
-    return c_[2];
+    return of_chains(2);
   }
 
  private:
+  // Sums of e4m3 are two, of the halves of pieces: an instruction of it is several, so that one
+  // that waits for the one before it waits long. Of bf16 there are no registers for that.
+  static constexpr int kChains = kFp8 ? 2 : 1;
+
+  __device__ float of_chains(int i) const {
+    return kChains == 1 ? c_[0][i] : c_[0][i] + c_[kChains - 1][i];
+  }
   __device__ __forceinline__ void ask(int u, int32_t at) {
     const bool inside = at < row_bytes_;
     low_pieces_[u] = inside ? load_weight(low_ + at) : make_uint4(0, 0, 0, 0);
@@ -104,7 +111,7 @@ class WideSums {
   int32_t at_;
   uint4 low_pieces_[kAhead];
   uint4 high_pieces_[kAhead];
-  float c_[4];
+  float c_[kChains][4];
 };
 
 // The same of W in codes, whose pieces are chunks.

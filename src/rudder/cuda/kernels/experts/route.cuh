@@ -39,14 +39,28 @@ class Router {
   // changes what they are chosen by, in shared memory.
   template <typename LogitOf, typename Change = NoChange>
   __device__ int32_t run(int64_t token, LogitOf logit_of, Change change = {}) {
+    const int32_t expert = choose(p_.k, logit_of, change);
+    write(token, expert);
+    return expert;
+  }
+
+  // The first `count` choices; nothing is written.
+  template <typename LogitOf, typename Change = NoChange>
+  __device__ int32_t choose(int count, LogitOf logit_of, Change change = {}) {
     load(logit_of, change);
     if (p_.groups > 1) leave_groups();
     const int lane = static_cast<int>(threadIdx.x % 32);
     int32_t expert = 0;  // the lane-th choice
-    for (int j = 0; j < p_.k; ++j) {
+    for (int j = 0; j < count; ++j) {
       const int32_t next = take_largest();
       if (lane == j) expert = next;
     }
+    return expert;
+  }
+
+  // All choices and what they weigh, of lane j those of the j-th.
+  __device__ void write(int64_t token, int32_t expert) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
     float share = lane < p_.k ? shares_[expert] : 0.0f;
     if (p_.kind == ops::RouterKind::kTopThenSoftmax) {
       const float most = __shfl_sync(kAll, share, 0);
@@ -60,7 +74,6 @@ class Router {
       if (p_.expert_scales != nullptr) share *= p_.expert_scales[expert];
       p_.weights[token * p_.k + lane] = share;
     }
-    return expert;
   }
 
  private:
