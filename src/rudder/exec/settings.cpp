@@ -7,8 +7,8 @@ namespace {
 void declare_tiers(SettingsTable& table, ExecSettings::Tiers& tiers) {
   constexpr double kMostGib = 1 << 20;
   table.add("kv-host-gib", &tiers.host_gib, 0.0, kMostGib,
-            "Host memory, in GiB, for cached prefixes that the KV cache has no room for; 0: none. "
-            "On a CPU (docs/tiers.md).");
+            "Host memory, in GiB, for cached prefixes that the KV cache has no room for; 0: none "
+            "(docs/tiers.md).");
   table.add("kv-offloading-size", &tiers.host_gib, 0.0, kMostGib, "vLLM's name of --kv-host-gib.");
   table.add("kv-disk-dir", &tiers.disk_dir,
             "Folder of files for cached prefixes behind --kv-host-gib; they are found again after "
