@@ -111,6 +111,8 @@ def test_fields_in_objects_are_refused_or_named(whole, ranked):
     for path in sorted(paths):
         server = ranked if path in RANKING else whole
         for name, least in inner_objects(schemas, path):
+            if least.get("type") == "structural_tag" and path.endswith("/render"):
+                continue  # the compiler reads it, which a render does not ask
             seen += 1
             answer = post(server, path_of(server, path), {**DONE.get(path, {}), name: {**least, UNKNOWN: 1}})
             if not is_told(answer, f"{name}.{UNKNOWN}") and answer.status_code < 400:

@@ -61,12 +61,8 @@ Result<engine::RestMode> rest_mode_of(const std::optional<std::string>& mode,
   return fail(ErrorCode::kInvalidArgument, "mode must be 'abort', 'wait' or 'keep'", "mode");
 }
 
-Result<void> read_rest_body(const std::string& body, RestFields& fields) {
-  const auto object = parse_body(body);
-  if (!object) {
-    return fail(ErrorCode::kInvalidArgument, object.error().message, object.error().param);
-  }
-  FieldReader reader(*object, "");
+Result<void> read_rest_body(const boost::json::object& body, RestFields& fields) {
+  FieldReader reader(body, "");
   float timeout = static_cast<float>(fields.timeout);
   reader.string("mode", kMaxNameBytes, &fields.mode);
   reader.integer("level", 1, 2, &fields.level);
@@ -143,16 +139,26 @@ Result<void> read_rest_query(std::string_view query, RestFields& fields) {
   return {};
 }
 
-Result<RestFields> read_rest_fields(const Exchange& exchange) {
+Result<RestFields> read_rest_fields(std::string_view query, const boost::json::object& body) {
   RestFields fields;
-  RUDDER_TRY_VOID(read_rest_query(exchange.request.query, fields));
-  if (!exchange.body.text.empty()) RUDDER_TRY_VOID(read_rest_body(exchange.body.text, fields));
+  RUDDER_TRY_VOID(read_rest_query(query, fields));
+  RUDDER_TRY_VOID(read_rest_body(body, fields));
   for (const std::string& tag : fields.tags) {
     if (tag == "weights" || tag == "kv_cache") continue;
     return fail(ErrorCode::kInvalidArgument, "tags are 'weights' and 'kv_cache'", "tags");
   }
   RUDDER_TRY_VOID(check_timeout(fields));
   return fields;
+}
+
+// There need not be a body.
+tl::expected<RestFields, ApiError> read_rest_fields(const Exchange& exchange) {
+  const std::string& text = exchange.body.text;
+  const auto body = parse_body(text.empty() ? std::string_view("{}") : text);
+  if (!body) return tl::unexpected(body.error());
+  Result<RestFields> fields = read_rest_fields(exchange.request.query, *body);
+  if (!fields) return tl::unexpected(to_api_error(fields.error()));
+  return std::move(*fields);
 }
 
 Result<ModelRest::RestWish> wish_of(const RestFields& fields, engine::RestMode otherwise) {
@@ -192,12 +198,14 @@ HttpResponse rest_refusal(const Error& error) {
 void answer_rest_change(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                         std::vector<std::string> ignored,
                         std::function<Result<boost::json::object>()> change) {
-  const bool runs =
-      context.rest.run([exchange, ignored = std::move(ignored), change = std::move(change)] {
+  auto response = std::make_shared<HttpResponse>();
+  const bool runs = context.rest.run(
+      [response, ignored = std::move(ignored), change = std::move(change)] {
         const Result<boost::json::object> done =
             contain([&]() -> Result<boost::json::object> { return change(); });
-        auto response = std::make_shared<HttpResponse>(done ? rest_response(*done, ignored)
-                                                            : rest_refusal(done.error()));
+        *response = done ? rest_response(*done, ignored) : rest_refusal(done.error());
+      },
+      [exchange, response] {
         exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
       });
   if (runs) return;
@@ -207,7 +215,7 @@ void answer_rest_change(ServerContext& context, const std::shared_ptr<Exchange>&
 }  // namespace
 
 void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto wish = wish_of(*fields, engine::RestMode::kAbort);
   if (!wish) return exchange->respond(error_response(wish.error()));
@@ -221,7 +229,7 @@ void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto has = [&](std::string_view tag) {
     return fields->tags.empty() || std::ranges::count(fields->tags, tag) > 0;
@@ -235,7 +243,7 @@ void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exc
 }
 
 void handle_pause(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto wish = wish_of(*fields, engine::RestMode::kAbort);
   if (!wish) return exchange->respond(error_response(wish.error()));
