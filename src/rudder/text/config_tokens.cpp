@@ -17,8 +17,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::string_view kDecoder = "added_tokens_decoder";
-
 // A text alone is a special token. Nothing where `node` is neither that nor an object of one.
 std::optional<AddedToken> token_of(const json::value& node) {
   if (node.is_string()) {
@@ -116,7 +114,7 @@ void ConfigTokens::read_names() {
 
 // Without the object, those of tokenizer.json stand for it: what has a name is special.
 Result<void> ConfigTokens::add_by_id() {
-  const json::value* node = config_.if_contains(kDecoder);
+  const json::value* node = config_.if_contains(kTokensById);
   if (node == nullptr) {
     for (AddedToken& token : tokens_.list()) {
       token.special = token.special || names_.contains(token.content);

@@ -18,7 +18,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
-constexpr std::string_view kDecoder = "added_tokens_decoder";
 constexpr std::string_view kList = "extra_special_tokens";
 constexpr std::string_view kOldList = "additional_special_tokens";  // what the list was called
 
@@ -166,7 +165,7 @@ Result<void> SideFiles::add_tokens(const json::object& tokens, const json::value
       decoder[id] = token;
     }
   }
-  config_[kDecoder] = std::move(decoder);
+  config_[kTokensById] = std::move(decoder);
   return {};
 }
 
@@ -202,8 +201,8 @@ Result<json::object> merge_token_files(const TokenFiles& files, const json::valu
                                        std::string* decoder_path) {
   RUDDER_TRY(json::object config, parse_object_file(files.config, kConfigFile));
   SideFiles side(config);
-  const bool says_all = config.contains(kDecoder);
-  if (decoder_path != nullptr) *decoder_path = fmt::format("{}: {}", kConfigFile, kDecoder);
+  const bool says_all = config.contains(kTokensById);
+  if (decoder_path != nullptr) *decoder_path = fmt::format("{}: {}", kConfigFile, kTokensById);
   if (says_all) return config;
   RUDDER_TRY(const json::object map, parse_object_file(files.special_tokens, kSpecialTokensFile));
   RUDDER_TRY_VOID(side.add_map(map));

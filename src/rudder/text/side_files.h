@@ -19,6 +19,7 @@ namespace rudder::text {
 inline constexpr std::array<std::string_view, 7> kTokenNames = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
+inline constexpr std::string_view kTokensById = "added_tokens_decoder";
 inline constexpr std::string_view kSpecialTokensFile = "special_tokens_map.json";
 inline constexpr std::string_view kAddedTokensFile = "added_tokens.json";
 
