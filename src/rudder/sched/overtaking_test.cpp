@@ -136,6 +136,18 @@ TEST_F(OvertakingTest, ASmallPromptWithALongAnswerIsNotSmall) {
   model_.run();
 }
 
+// Blocks are kept for small ones, slots are not.
+TEST(OvertakingSlotsTest, WhereSlotsAloneAreMissingNobodyGoesPast) {
+  SchedSettings settings = overtaking_settings();
+  settings.max_num_seqs = 4;
+  LoadModel model(overtaking_capacity(), settings, [](const step::StepPlan&) { return kStepUs; });
+  for (uint64_t id = 1; id <= 8; ++id) model.add(prompt_of(id, 60, 0, 16 * 20));
+  model.add(prompt_of(100, 60));
+  model.run();
+  EXPECT_EQ(model.scheduler().stats().overtakes, 0u);
+  EXPECT_GE(model.served(100).first_step, model.served(8).first_step);
+}
+
 // What they get is theirs, and every block comes back.
 TEST_F(OvertakingTest, TheirTokensAreThoseOfLoneRequests) {
   testing::FakeOptions fake;
