@@ -7,6 +7,7 @@
 
 #include "model_folder.h"
 #include "model_session.h"
+#include "token_files.h"
 
 namespace rudder::apps {
 namespace {
@@ -52,11 +53,9 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
   }
   const auto json = (*checkpoint)->read_text("tokenizer.json");
   if (!json) return bad_draft(json.error().code, json.error().to_string());
-  std::string config;
-  if ((*checkpoint)->has_file("tokenizer_config.json")) {
-    config = (*checkpoint)->read_text("tokenizer_config.json").value_or(std::string());
-  }
-  const auto draft = text::Tokenizer::from_json(*json, config);
+  const auto tokens = read_token_files(**checkpoint);
+  if (!tokens) return bad_draft(tokens.error().code, tokens.error().to_string());
+  const auto draft = text::Tokenizer::from_files(*json, *tokens);
   if (!draft) return bad_draft(draft.error().code, draft.error().to_string());
   RUDDER_TRY_VOID(check_tokens(**draft, *model.tokenizer));
   return std::shared_ptr<const weights::Checkpoint>(*checkpoint);

@@ -28,18 +28,14 @@
 #include "rudder/weights/mapped_file.h"
 #include "rudder/wrap/paced_executor.h"
 #include "tier_keys.h"
+#include "token_files.h"
 
 namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
-// Empty where there is none; one that is there and cannot be read is not passed over.
-Result<std::string> optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
-  if (!checkpoint.has_file(file)) return std::string();
-  return checkpoint.read_text(file);
-}
-
 Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint,
+                                                          const text::TokenFiles& tokens,
                                                           const LoadSettings& load) {
   constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
   text::ChatTemplateFiles files{.kwargs = load.chat_template_kwargs};
@@ -47,12 +43,11 @@ Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpo
   RUDDER_TRY(files.tools_jinja,
              optional_text(checkpoint, "additional_chat_templates/tool_use.jinja"));
   RUDDER_TRY(files.old_json, optional_text(checkpoint, "chat_template.json"));
-  RUDDER_TRY(const std::string config, optional_text(checkpoint, "tokenizer_config.json"));
   if (!load.chat_template.empty()) {
     RUDDER_TRY(files.jinja, weights::read_text_file(load.chat_template, kMaxTemplateBytes));
     files.tools_jinja.clear();
   }
-  auto chat = text::ChatPrompt::from_files(config, files);
+  auto chat = text::ChatPrompt::from_files(tokens, files);
   if (!chat && chat.error().code == ErrorCode::kNotFound) {
     return std::shared_ptr<const text::ChatPrompt>();
   }
@@ -204,9 +199,9 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
     files.checkpoint = weights::Checkpoint::with_text(files.checkpoint, kConfig, std::move(config));
   }
   RUDDER_TRY(const std::string tokenizer_json, files.checkpoint->read_text("tokenizer.json"));
-  RUDDER_TRY(const std::string its, optional_text(*files.checkpoint, "tokenizer_config.json"));
-  RUDDER_TRY(files.tokenizer, text::Tokenizer::from_json(tokenizer_json, its));
-  RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load));
+  RUDDER_TRY(const text::TokenFiles tokens, read_token_files(*files.checkpoint));
+  RUDDER_TRY(files.tokenizer, text::Tokenizer::from_files(tokenizer_json, tokens));
+  RUDDER_TRY(files.chat, read_chat(*files.checkpoint, tokens, load));
   RUDDER_TRY(files.generation,
              read_generation_config(*files.checkpoint, *files.tokenizer, load.generation));
   add_ends_of_dialect(files);

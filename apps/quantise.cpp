@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "rudder/model/gguf/write_gguf.h"
 #include "rudder/model/quantise_checkpoint.h"
 #include "rudder/step/sampling.h"
+#include "token_files.h"
 
 namespace rudder::apps {
 namespace {
@@ -63,6 +65,17 @@ Result<ScoredText> scored_by(const std::string& model, const SessionSettings& se
   return text;
 }
 
+// What the files of tokens say together, in one.
+Result<std::shared_ptr<const weights::Checkpoint>> with_whole_config(
+    std::shared_ptr<const weights::Checkpoint> checkpoint) {
+  RUDDER_TRY(const text::TokenFiles files, read_token_files(*checkpoint));
+  if (files.special_tokens.empty()) return checkpoint;
+  RUDDER_TRY(const boost::json::object config,
+             text::merge_token_files({files.config, files.special_tokens, {}}, nullptr));
+  return weights::Checkpoint::with_text(std::move(checkpoint), "tokenizer_config.json",
+                                        boost::json::serialize(config));
+}
+
 // Writes the model; `scales` are of channels of its products.
 Result<void> write_quantised(const std::string& from, const std::string& to,
                              const SessionSettings& settings, const QuantiseSettings& quantise,
@@ -73,7 +86,8 @@ Result<void> write_quantised(const std::string& from, const std::string& to,
     if (!to.ends_with(".gguf")) {
       return fail(ErrorCode::kInvalidArgument, "a GGUF file has a name that ends in .gguf", to);
     }
-    return model::write_gguf(*files.checkpoint, *gguf, to, progress.callback());
+    RUDDER_TRY(const auto checkpoint, with_whole_config(files.checkpoint));
+    return model::write_gguf(*checkpoint, *gguf, to, progress.callback());
   }
   return model::quantise_checkpoint(*files.checkpoint, *model::find_scheme(quantise.scheme), to,
                                     progress.callback(), scales);

@@ -22,6 +22,9 @@ FLAGS = ("--device", "cpu", "--kv-cache-memory-bytes", "256M", "--max-model-len"
 MOST_SECONDS = 1800  # of processor time, for all that transformers computes of a model
 MOST, MEAN = 1.2e-4, 4e-5  # of a log-probability
 FARTHEST = 1e-3  # of a mean divergence in bfloat16, or as far as transformers in bfloat16 is
+# A model in which rounding is small: every log-probability within this of transformers, each divergence below FARTHEST without more ado.
+# Of Gemma's, transformers itself is farther from its own float64 and float32 (ADR 0087).
+EASY, CLOSE = "smollm2-135m-instruct", 1e-4
 NEAREST = 20  # log-probabilities that are compared at each position, beside the text's own token
 ANSWER = 48  # tokens
 PROMPTS = ["The old lighthouse keeper opened the door and", "Water boils at a lower temperature on mountains because"]
@@ -111,6 +114,7 @@ def test_every_log_probability_in_float32(folder):
         assert most <= max(MOST, their_most)
         assert mean <= 1.25 * their_mean
         assert beside <= max(MOST, their_most + most)
+        assert folder.name != EASY or max(most, beside) <= CLOSE
 
 
 def test_in_bfloat16_it_is_near(folder):
@@ -121,4 +125,5 @@ def test_in_bfloat16_it_is_near(folder):
     ours, theirs = np.transpose(found["texts"])
     assert ours.mean() <= max(FARTHEST, theirs.mean())
     assert all(ours <= np.maximum(FARTHEST, 2 * theirs))
+    assert folder.name != EASY or (ours.max() <= FARTHEST and found["kl"] <= FARTHEST)
     assert found["kl_same"] ** 0.5 <= found["kl"] ** 0.5 + found["kl_theirs"] ** 0.5

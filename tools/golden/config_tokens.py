@@ -2,18 +2,20 @@
 """Writes what Hugging Face transformers makes of tokens that tokenizer_config.json has (transformers is needed).
 
     config_tokens.py tests/golden/config_tokens.json
+    config_tokens.py --side-files tests/golden/side_tokens.json
 
+With --side-files most configs have no `added_tokens_decoder`, and special_tokens_map.json and added_tokens.json lie beside them.
 Each case is a drawn pair of files, and texts with their ids and what is decoded from these, with special tokens and without. In
 the cases without `ids` the config gives a token another id than transformers does: its key in `added_tokens_decoder` is wrong.
 """
 
+import argparse
 import json
 import pathlib
 import random
-import sys
 import tempfile
 
-from transformers import TokenizersBackend
+from transformers import AutoTokenizer
 
 MARKS = ["<s>", "</s>", "<pad>", "<x>", "<y>", "<Z>", "[a b]"]
 LETTERS = "abcdsxyzpSZ<>/[] "
@@ -68,16 +70,53 @@ def draw_text(rng):
     return "".join(parts)
 
 
-def answer(tokenizer, config, rng):
+def draw_side_files(rng, tokenizer, config):
+    """Names in special_tokens_map.json, and texts with their ids in added_tokens.json; either may contradict the config."""
+    if rng.random() < 0.85:
+        config.pop("added_tokens_decoder", None)
+    if "added_tokens_decoder" in config:
+        tokenizer["normalizer"] = None  # tokenizers 0.23 decodes a token that becomes `normalized: false` as it was before
+    ids = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    files = {}
+    if rng.random() < 0.8:
+        names = {}
+        for name in rng.sample(NAMES, rng.randrange(1, 5)):
+            mark = rng.choice(MARKS)
+            plain = {key: value for key, value in flags(rng, False).items() if key != "special"}
+            names[name] = rng.choice([mark, mark, mark, None, {"content": mark, **plain}, {"content": mark}])
+        if rng.random() < 0.4:
+            listed = rng.sample(MARKS, rng.randrange(3))
+            names |= rng.choice([{"additional_special_tokens": listed}, {"extra_special_tokens": listed},
+                                 {"extra_special_tokens": [{"content": mark} for mark in listed]},
+                                 {"extra_special_tokens": {f"own{i}_token": mark for i, mark in enumerate(listed)}}])
+        files["special_tokens_map.json"] = names
+    if rng.random() < 0.6:
+        added, next_id = {}, max(ids.values()) + 1
+        for mark in rng.sample(MARKS, rng.randrange(5)):
+            if mark not in ids:
+                ids[mark], next_id = next_id, next_id + 1
+            added[mark] = ids[mark] + 1 if rng.random() < 0.05 else ids[mark]
+        files["added_tokens.json"] = added
+    return files
+
+
+def answer(tokenizer, config, side_files, rng):
+    files = {"tokenizer.json": tokenizer, "tokenizer_config.json": config | {"tokenizer_class": "TokenizersBackend"}, **side_files}
     with tempfile.TemporaryDirectory() as folder:
-        for name, value in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
+        for name, value in files.items():
             (pathlib.Path(folder) / name).write_text(json.dumps(value))
-        theirs = TokenizersBackend.from_pretrained(folder)
+        theirs = AutoTokenizer.from_pretrained(folder)
     known = theirs.added_tokens_decoder
-    out = {"tokenizer": tokenizer, "config": config}
+    out = {"tokenizer": tokenizer, "config": config, **side_files}
     for key, token in config.get("added_tokens_decoder", {}).items():
         if int(key) not in known or known[int(key)].content != token["content"]:
             return out
+    if "added_tokens_decoder" not in config:
+        for content, i in side_files.get("added_tokens.json", {}).items():
+            if i not in known or known[i].content != content:
+                return out
+    if side_files:
+        out["names"] = theirs.special_tokens_map
     out |= {"ids": {token.content: i for i, token in known.items()}, "bos": theirs.bos_token_id, "eos": theirs.eos_token_id, "texts": []}
     for _ in range(8):
         text = draw_text(rng)
@@ -88,10 +127,18 @@ def answer(tokenizer, config, rng):
 
 
 def main():
-    rng = random.Random(4)
-    cases = [answer(*draw(rng), rng) for _ in range(110)]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--side-files", action="store_true")
+    flag = parser.parse_args()
+    rng = random.Random(5 if flag.side_files else 4)
+    cases = []
+    for _ in range(110):
+        tokenizer, config = draw(rng)
+        side_files = draw_side_files(rng, tokenizer, config) if flag.side_files else {}
+        cases.append(answer(tokenizer, config, side_files, rng))
     print(sum("ids" in case for case in cases), "of", len(cases), "have ids")
-    pathlib.Path(sys.argv[1]).write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+    flag.out.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ int32_t blocks_kept(const Blocks& blocks) {
 
 }  // namespace
 
+int32_t most_of_a_small_one(const Blocks& blocks) {
+  return blocks_kept(blocks) / 2;
+}
+
 Overtaking::Overtaking(const Blocks& blocks, const AnswerLength& answers)
     : blocks_(blocks), answers_(answers), kept_(blocks_kept(blocks)) {}
 
@@ -37,7 +41,7 @@ void Overtaking::note_running(const Sequence& sequence) {
 }
 
 bool Overtaking::is_small(const Sequence& sequence) const {
-  return sequence.wait.blocks_wanted <= kept_ / 2;
+  return sequence.wait.blocks_wanted <= kept_ / 2 && wants(sequence, sequence.tables) <= kept_ / 2;
 }
 
 bool Overtaking::leaves(const Sequence& sequence) const {
@@ -70,6 +74,11 @@ bool Overtaking::has_room_for(int64_t blocks) const {
   const bool is_bounded = leaves(*waiting_) || num_others_ > 0;
   const bool fits = is_bounded && taken_ + blocks <= kept_;
   return fits || RUDDER_MUTANT(kOvertakenForEver);
+}
+
+bool Overtaking::may_squeeze_in(const Sequence& sequence, int64_t blocks) const {
+  return sequence.wait.passed_over > kMaxPassedOver && is_small(sequence) &&
+         taken_ + blocks <= kept_;
 }
 
 void Overtaking::note_begun(int64_t blocks) {

@@ -13,6 +13,12 @@
 
 namespace rudder::sched {
 
+// Plans in which a sequence finds no room before it gets what others do without.
+inline constexpr int32_t kMaxPassedOver = 16;
+
+// Blocks that a small sequence takes at most.
+int32_t most_of_a_small_one(const Blocks& blocks);
+
 class Overtaking {
  public:
   // Both outlive this.
@@ -22,7 +28,8 @@ class Overtaking {
   void begin_step();
   void note_running(const Sequence& sequence);
 
-  // Its prompt takes few blocks, cached ones among them. Of a sequence that waits.
+  // It takes few blocks, cached ones among them, with as much of its answer as is expected. Of a
+  // sequence that waits.
   bool is_small(const Sequence& sequence) const;
   // Blocks that its admission leaves to small ones that come later. None of a small one, nor of one
   // that could not leave them if it were alone.
@@ -39,6 +46,8 @@ class Overtaking {
   int64_t wants(const Sequence& sequence, const cache::BlockTables& tables) const;
   // The next one may go past it and take so many.
   bool has_room_for(int64_t blocks) const;
+  // It is small, has waited for long, and such a one may take so many.
+  bool may_squeeze_in(const Sequence& sequence, int64_t blocks) const;
   // It was begun.
   void note_begun(int64_t blocks);
 

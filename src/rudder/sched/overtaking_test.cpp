@@ -18,6 +18,7 @@ using testing::test_sequence;
 
 constexpr int32_t kPool = 480;  // blocks, of which 30 are kept
 constexpr int32_t kBatch = 256;
+constexpr int64_t kStepUs = 1000;
 
 step::Capacity overtaking_capacity() {
   return {.num_slots = 64,
@@ -135,6 +136,18 @@ TEST_F(OvertakingTest, ASmallPromptWithALongAnswerIsNotSmall) {
   model_.run();
 }
 
+// Blocks are kept for small ones, slots are not.
+TEST(OvertakingSlotsTest, WhereSlotsAloneAreMissingNobodyGoesPast) {
+  SchedSettings settings = overtaking_settings();
+  settings.max_num_seqs = 4;
+  LoadModel model(overtaking_capacity(), settings, [](const step::StepPlan&) { return kStepUs; });
+  for (uint64_t id = 1; id <= 8; ++id) model.add(prompt_of(id, 60, 0, 16 * 20));
+  model.add(prompt_of(100, 60));
+  model.run();
+  EXPECT_EQ(model.scheduler().stats().overtakes, 0u);
+  EXPECT_GE(model.served(100).first_step, model.served(8).first_step);
+}
+
 // What they get is theirs, and every block comes back.
 TEST_F(OvertakingTest, TheirTokensAreThoseOfLoneRequests) {
   testing::FakeOptions fake;
@@ -176,6 +189,56 @@ TEST_F(OvertakingTest, TenantsAndHitsMakeNoDifference) {
         EXPECT_LE(model.served(id).first_step, now + 3) << caches << tenants << id;
       }
       EXPECT_EQ(model.served(40).first_step, 0u) << caches << tenants;
+    }
+  }
+}
+
+// Steps that small ones wait beside clients of one tenant whose long answers fill the pool as they
+// grow, each of which asks again once it is served: the longest wait of a first and of a last
+// token.
+struct LongestWait {
+  step::StepId first = 0;
+  int64_t last_us = 0;
+};
+LongestWait wait_beside_growing(LoadModel& model, int32_t clients, int32_t prompt, int32_t answer) {
+  constexpr step::StepId kEvery = 40;
+  uint64_t next_large = 1;
+  uint64_t next_small = 100'000;
+  std::vector<uint64_t> large;
+  std::vector<std::pair<uint64_t, step::StepId>> small;
+  while (model.last_step() < 12'000) {
+    std::erase_if(large, [&](uint64_t id) { return model.served(id).done(); });
+    for (; std::ssize(large) < clients; ++next_large) {
+      model.add(prompt_of(next_large, prompt, 0, answer));
+      large.push_back(next_large);
+    }
+    if (model.last_step() >= (small.size() + 1) * kEvery) {
+      model.add(prompt_of(++next_small, 60, 0, 8));
+      small.emplace_back(next_small, model.last_step());
+    }
+    if (!model.turn()) break;
+  }
+  LongestWait longest;
+  for (const auto& [id, came] : small) {
+    const auto& served = model.served(id);
+    const step::StepId begun = served.first_step == 0 ? model.last_step() : served.first_step;
+    const int64_t done = served.done() ? served.token_us.back() : model.now_us();
+    longest.first = std::max(longest.first, begun - came);
+    longest.last_us = std::max(longest.last_us, done - served.arrival_us);
+  }
+  return longest;
+}
+
+TEST_F(OvertakingTest, AnswersThatGrowDoNotHoldUpASmallOne) {
+  for (const int32_t clients : {4, 12, 24, 40, 63}) {
+    for (const int32_t prompt : {60, 300, 1500}) {
+      for (const int32_t answer : {600, 3000}) {
+        LoadModel model(overtaking_capacity(), overtaking_settings(),
+                        [](const step::StepPlan&) { return kStepUs; });
+        const LongestWait longest = wait_beside_growing(model, clients, prompt, answer);
+        EXPECT_LE(longest.first, 100u) << clients << ' ' << prompt << ' ' << answer;
+        EXPECT_LE(longest.last_us, 150 * kStepUs) << clients << ' ' << prompt << ' ' << answer;
+      }
     }
   }
 }

@@ -77,7 +77,7 @@ class Prompts {
   // prompts_tenant.cpp: which of a tenant's prompts.
   void plan_tenant(StepBuilder& builder, int32_t tenant);
   Sequence* list_prompts(const StepBuilder& builder, int32_t tenant);
-  bool has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const;
+  bool has_blocks_for(const StepBuilder& builder, const WaitingLines::Line& line) const;
   Admission admit_first(StepBuilder& builder, int32_t tenant, const Sequence* begun);
   void share_step(StepBuilder& builder, Sequence& first);
   void take_turns(StepBuilder& builder, Sequence& first);

@@ -11,8 +11,6 @@ namespace {
 
 // A sequence waits at most this many plans for another to compute the prefix they share.
 constexpr int32_t kMaxHeldSteps = 256;
-// Plans in which a sequence finds no room and those of other tenants may be admitted all the same.
-constexpr int32_t kMaxPassedOver = 16;
 // Fewer tokens of a prompt are no use, where it could have half of a step.
 constexpr int32_t kLeastHalf = 16;
 
@@ -110,6 +108,7 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const Tiers::Reach reach = tiers_.find(sequence, match, matched_);
   num_cached += reach.size() * blocks_.block_size();
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
+  bool squeezes = false;
   if (!running_.all().empty()) {
     const bool goes_past = overtaking_.goes_past(sequence);
     const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
@@ -117,9 +116,11 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
     const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
     const int64_t left = blocks_.headroom(running_.num_running()) + overtaking_.left_by(sequence);
     const int64_t kept = matched_idle + overtaking_.wants(sequence, matched_);
-    const bool fits = wanted + left <= room && (!goes_past || overtaking_.has_room_for(kept));
+    squeezes = wanted + left > room && overtaking_.may_squeeze_in(sequence, kept);
+    const bool fits =
+        wanted + (squeezes ? 0 : left) <= room && (!goes_past || overtaking_.has_room_for(kept));
     if (!fits || !blocks_.has_state_for(match)) {
-      if (!goes_past && ++sequence.wait.passed_over > kMaxPassedOver) {
+      if (++sequence.wait.passed_over > kMaxPassedOver && !goes_past) {
         builder.is_full = true;
         overtaking_.wait_for_blocks(sequence);
       }
@@ -134,6 +135,7 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const bool has_room =
       blocks_.has_state_for(match) && (!reach.empty() || left >= blocks_.num_groups());
   if (running_.all().empty() && tiers_.size() > 0 && !has_room) return Admission::kNoRoom;
+  sequence.wait.overtook = squeezes || overtaking_.goes_past(sequence);
   begin(builder, sequence, match, reach);
   return Admission::kAdmitted;
 }
@@ -147,7 +149,6 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, cache::Match match
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
   waiting_.dequeue(sequence);
-  sequence.wait.overtook = overtaking_.goes_past(sequence);
   if (sequence.wait.overtook) {
     ++overtakes_;
     overtaking_.note_begun(blocks_.cache().count_refs(matched_, 0) +

@@ -54,13 +54,15 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
       if (!overtaking_.goes_past(**next)) prompts_.push_back(*next);
     }
   };
-  if (!builder.is_full && has_room_for(builder, *line) && !RUDDER_MUTANT(kShortPromptsWait)) {
+  const bool has_blocks = has_blocks_for(builder, *line);
+  const bool has_seats = std::ssize(line->by_rank) <= running_.num_seats();
+  if (!builder.is_full && has_blocks && has_seats && !RUDDER_MUTANT(kShortPromptsWait)) {
     append(line->by_need);
     std::ranges::sort(prompts_, ByNeed{});
   } else {
     // Where there are not blocks for the whole line and its first is large, the small ones behind
     // it are run as those that have begun.
-    if (!builder.is_full) overtaking_.wait_for_blocks(**line->by_rank.begin());
+    if (!builder.is_full && !has_blocks) overtaking_.wait_for_blocks(**line->by_rank.begin());
     const auto num_seen = std::min<int64_t>(std::ssize(line->by_need), kMaxHeldPerPlan);
     std::copy_if(line->by_need.begin(), std::next(line->by_need.begin(), num_seen),
                  std::back_inserter(prompts_),
@@ -71,15 +73,14 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
   return begun;
 }
 
-// Whether there are slots and blocks for the whole waiting line. Only then may short prompts
-// overtake long ones freely, since the overtaken wait for tokens of steps alone; else the line is
-// admitted in the order in which it came.
-bool Prompts::has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const {
-  const auto num_waiting = std::ssize(line.by_rank);
+// Whether there are blocks for the whole waiting line. Only where there are, and slots, may short
+// prompts overtake long ones freely, since the overtaken wait for tokens of steps alone; else the
+// line is admitted in the order in which it came.
+bool Prompts::has_blocks_for(const StepBuilder& builder, const WaitingLines::Line& line) const {
   const int64_t left = overtaking_.left_by(**line.by_rank.begin());
   const int64_t blocks =
       blocks_.num_available() - builder.blocks_promised - blocks_.headroom(running_.num_running());
-  return num_waiting <= running_.num_seats() && line.blocks + left <= blocks;
+  return line.blocks + left <= blocks;
 }
 
 // Admits the waiting sequence that came before all half-done prompts ahead of any that came later,

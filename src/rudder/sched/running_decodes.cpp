@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "rudder/base/mutants.h"
+#include "rudder/sched/overtaking.h"
 #include "rudder/sched/running.h"
 
 namespace rudder::sched {
@@ -171,13 +172,19 @@ bool Running::make_room(StepBuilder& builder, const Sequence& wants) {
   return true;
 }
 
-// The running sequence that is preempted next: the last by rank. Never one that ranks before
-// `wants`, so the first of all always goes on. Null: there is none.
+// The running sequence that is preempted next: the last by rank, but a small one that went past
+// others only where there is no other. Never one that ranks before `wants`, so the first of all
+// always goes on. Null: there is none.
 Sequence* Running::pick_victim(const Sequence& wants) const {
+  Sequence* small = nullptr;
   for (auto it = sequences_.rbegin(); it != sequences_.rend() && *it != &wants; ++it) {
-    if ((*it)->state == SequenceState::kRunning && !(*it)->will_end()) return *it;
+    if ((*it)->state != SequenceState::kRunning || (*it)->will_end()) continue;
+    const bool is_small =
+        (*it)->wait.overtook && blocks_.held_alone(**it) <= most_of_a_small_one(blocks_);
+    if (!is_small) return *it;
+    if (small == nullptr) small = *it;
   }
-  return nullptr;
+  return small;
 }
 
 }  // namespace rudder::sched

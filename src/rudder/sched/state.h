@@ -33,7 +33,7 @@ struct WaitState {
   int32_t passed_over = 0;           // plans in which it found no room
   int32_t found_len = 0;             // tokens that were cached when it was queued; 0 once admitted
   int64_t blocks_wanted = 0;         // for its tokens when it was queued
-  bool overtook = false;             // it was begun past a large one that waits for blocks
+  bool overtook = false;             // it was begun past a large one, or without the headroom
   bool gave_way = false;             // the last turn of its tenant's prompts was the others'
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <boost/json.hpp>
 #include <map>
 #include <optional>
@@ -13,27 +12,14 @@
 #include "rudder/text/call_ids.h"
 #include "rudder/text/content_parts.h"
 #include "rudder/text/files.h"
+#include "rudder/text/side_files.h"
 
 namespace rudder::text {
 namespace {
 
 namespace json = boost::json;
 
-// Variables that the files give a template.
-constexpr std::array<std::string_view, 7> kTokenNames = {
-    "bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"};
-
-Result<json::object> parse_config(std::string_view text, std::string_view name) {
-  if (text.empty()) return json::object();
-  auto value = parse_json(text, name);
-  if (!value) return fail(ErrorCode::kCorruptFile, value.error().message, std::string(name));
-  if (!value->is_object()) {
-    return fail(ErrorCode::kCorruptFile, "must be an object", std::string(name));
-  }
-  return std::move(value->get_object());
-}
-
-// "bos_token": "<s>" or {"content": "<s>"}.
+// Variables that the files give a template: "bos_token": "<s>" or {"content": "<s>"}.
 void read_tokens(const json::object& config, json::object& tokens) {
   for (const std::string_view name : kTokenNames) {
     const json::value* field = config.if_contains(name);
@@ -178,11 +164,9 @@ Result<void> collect_templates(const json::object& config,
 ChatPrompt::ChatPrompt(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 ChatPrompt::~ChatPrompt() = default;
 
-Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& tokens_config,
-                                                           const json::object& config,
+Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& config,
                                                            const ChatTemplateFiles& files) {
   auto impl = std::make_unique<Impl>();
-  read_tokens(tokens_config, impl->tokens);
   read_tokens(config, impl->tokens);
   const auto parse = [&](std::string_view text) -> Result<Impl::Template> {
     impl->source += text;
@@ -200,7 +184,7 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
     RUDDER_TRY_VOID(collect_templates(config, templates));
   }
   if (!templates.contains("default") && !files.old_json.empty()) {
-    RUDDER_TRY(const json::object old, parse_config(files.old_json, "chat_template.json"));
+    RUDDER_TRY(const json::object old, parse_object_file(files.old_json, "chat_template.json"));
     RUDDER_TRY_VOID(collect_templates(old, templates));
   }
   if (!templates.contains("default")) {
@@ -224,30 +208,25 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
 
 Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_json(
     std::string_view tokenizer_config_json, std::string_view chat_template_jinja) {
-  return from_files(tokenizer_config_json, {.jinja = std::string(chat_template_jinja)});
+  return from_files({.config = std::string(tokenizer_config_json)},
+                    {.jinja = std::string(chat_template_jinja)});
 }
 
-Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_files(
-    std::string_view tokenizer_config_json, const ChatTemplateFiles& files) {
-  RUDDER_TRY(const json::object config,
-             parse_config(tokenizer_config_json, "tokenizer_config.json"));
-  return load({}, config, files);
+Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_files(const TokenFiles& tokens,
+                                                                 const ChatTemplateFiles& files) {
+  RUDDER_TRY(const json::object config, merge_token_files(tokens, json::value()));
+  return load(config, files);
 }
 
 Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_directory(
     const std::filesystem::path& directory) {
-  RUDDER_TRY(const std::string config_text,
-             read_optional_text_file(directory / "tokenizer_config.json"));
-  RUDDER_TRY(const std::string tokens_text,
-             read_optional_text_file(directory / "special_tokens_map.json"));
+  RUDDER_TRY(const TokenFiles tokens, read_token_files(directory));
   ChatTemplateFiles files;
   RUDDER_TRY(files.jinja, read_optional_text_file(directory / "chat_template.jinja"));
   RUDDER_TRY(files.tools_jinja,
              read_optional_text_file(directory / "additional_chat_templates" / "tool_use.jinja"));
   RUDDER_TRY(files.old_json, read_optional_text_file(directory / "chat_template.json"));
-  RUDDER_TRY(const json::object config, parse_config(config_text, "tokenizer_config.json"));
-  RUDDER_TRY(const json::object tokens, parse_config(tokens_text, "special_tokens_map.json"));
-  return load(tokens, config, files);
+  return from_files(tokens, files);
 }
 
 // What a template is given, but for the messages.

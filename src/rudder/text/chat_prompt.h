@@ -14,6 +14,7 @@
 #include "rudder/base/result.h"
 #include "rudder/text/chat_template.h"
 #include "rudder/text/message_marks.h"
+#include "rudder/text/side_files.h"
 #include "rudder/text/turn_forms.h"
 
 namespace rudder::text {
@@ -26,7 +27,7 @@ struct ChatOptions {
   RenderLimits limits = {};
 };
 
-// What a model's folder and the command line say of templates, beside tokenizer_config.json. Each
+// What a model's folder and the command line say of templates, beside the files of tokens. Each
 // may be empty.
 struct ChatTemplateFiles {
   std::string jinja = {};        // chat_template.jinja
@@ -39,16 +40,15 @@ class ChatPrompt {
  public:
   // The template comes from the files where one of them is not empty (the JSON last), else from
   // tokenizer_config.json, as the next function reads it. kInvalidArgument: of `kwargs`.
-  static Result<std::shared_ptr<const ChatPrompt>> from_files(
-      std::string_view tokenizer_config_json, const ChatTemplateFiles& files);
+  static Result<std::shared_ptr<const ChatPrompt>> from_files(const TokenFiles& tokens,
+                                                              const ChatTemplateFiles& files);
   // The template comes from `chat_template_jinja` where that is not empty, else from
   // `chat_template` in the config (a string, or a list of {name, template}: "default", and
   // "tool_use" when tools are given).
   // kNotFound if neither has one. kCorruptFile, kUnsupported, kInvalidArgument from the parse.
   static Result<std::shared_ptr<const ChatPrompt>> from_json(
       std::string_view tokenizer_config_json, std::string_view chat_template_jinja = {});
-  // Reads tokenizer_config.json, special_tokens_map.json and the files of templates, where they
-  // exist.
+  // Reads the files of tokens and of templates, where they exist.
   static Result<std::shared_ptr<const ChatPrompt>> from_directory(
       const std::filesystem::path& directory);
   ~ChatPrompt();
@@ -84,8 +84,7 @@ class ChatPrompt {
   struct Prepared;
   Result<Prepared> prepare(const boost::json::array& messages, const boost::json::array* tools,
                            const boost::json::object* kwargs, const ChatOptions& options) const;
-  static Result<std::shared_ptr<const ChatPrompt>> load(const boost::json::object& tokens_config,
-                                                        const boost::json::object& config,
+  static Result<std::shared_ptr<const ChatPrompt>> load(const boost::json::object& config,
                                                         const ChatTemplateFiles& files);
   explicit ChatPrompt(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;

@@ -50,10 +50,10 @@ TEST(ChatPrompt, NamedTemplates) {
 TEST(ChatPrompt, FilesGoBeforeTheConfigAndTheOldOneLast) {
   const std::string config = R"({"chat_template": "config {{ mood }}"})";
   const json::array tools{json::object{{"type", "function"}}};
-  const auto rendered = [&](std::string_view text, const ChatTemplateFiles& files,
+  const auto rendered = [&](const std::string& text, const ChatTemplateFiles& files,
                             const json::array* given = nullptr,
                             const json::object* kwargs = nullptr) {
-    const auto prompt = ChatPrompt::from_files(text, files);
+    const auto prompt = ChatPrompt::from_files({.config = text}, files);
     EXPECT_TRUE(prompt) << prompt.error().to_string();
     return *(*prompt)->render(user("x"), given, kwargs);
   };
@@ -69,9 +69,9 @@ TEST(ChatPrompt, FilesGoBeforeTheConfigAndTheOldOneLast) {
   EXPECT_EQ(rendered(config, files), "config glad");
   EXPECT_EQ(rendered(config, files, &tools), "tools glad");
   EXPECT_EQ(rendered("{}", files), "old glad");
-  EXPECT_EQ(ChatPrompt::from_files(config, {.kwargs = "[]"}).error().where,
+  EXPECT_EQ(ChatPrompt::from_files({.config = config}, {.kwargs = "[]"}).error().where,
             "default-chat-template-kwargs");
-  EXPECT_EQ(ChatPrompt::from_files(config, {.kwargs = R"({"tools": 1})"}).error().where,
+  EXPECT_EQ(ChatPrompt::from_files({.config = config}, {.kwargs = R"({"tools": 1})"}).error().where,
             "default-chat-template-kwargs.tools");
 }
 

@@ -1,24 +1,21 @@
 #include "rudder/text/config_tokens.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/json.hpp>
 #include <charconv>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "rudder/text/json_fields.h"
+#include "rudder/text/side_files.h"
 #include "rudder/text/token_table.h"
 
 namespace rudder::text {
 namespace {
 
 namespace json = boost::json;
-
-constexpr std::string_view kDecoder = "added_tokens_decoder";
-constexpr std::array<std::string_view, 7> kNames = {
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 // A text alone is a special token. Nothing where `node` is neither that nor an object of one.
 std::optional<AddedToken> token_of(const json::value& node) {
@@ -33,50 +30,70 @@ std::optional<AddedToken> token_of(const json::value& node) {
   return token ? std::optional(std::move(*token)) : std::nullopt;
 }
 
+struct Named {
+  AddedToken token;
+  bool is_text = false;
+
+  bool operator==(const Named& other) const {
+    const auto marks = [](const Named& one) {
+      const AddedToken& token = one.token;
+      return std::tie(one.is_text, token.content, token.single_word, token.lstrip, token.rstrip,
+                      token.normalized, token.special);
+    };
+    return marks(*this) == marks(other);
+  }
+};
+
 class ConfigTokens {
  public:
-  ConfigTokens(const json::object& config, AddedTokens& tokens)
-      : config_(config), tokens_(tokens) {}
+  ConfigTokens(const json::object& config, const std::string& decoder_path, AddedTokens& tokens)
+      : config_(config), decoder_path_(decoder_path), tokens_(tokens) {}
 
   Result<void> add() {
     read_names();
     RUDDER_TRY_VOID(add_by_id());
-    for (AddedToken& token : named_) add_missing(std::move(token), true);
-    for (AddedToken& token : listed_) add_missing(std::move(token), false);
+    std::vector<Named> missing;
+    for (const std::vector<Named>* const list : {&named_, &listed_}) {
+      for (const Named& one : *list) {
+        if (one.token.content.empty() || tokens_.find(one.token.content) != nullptr) continue;
+        if (std::ranges::find(missing, one) == missing.end()) missing.push_back(one);
+      }
+    }
+    // Of one content that is there in several forms the last counts.
+    for (Named& one : missing) {
+      one.token.special = one.token.special || names_.contains(one.token.content);
+      tokens_.put(std::move(one.token));
+    }
     return {};
   }
 
  private:
   void read_names();
   Result<void> add_by_id();
-  void add_missing(AddedToken token, bool is_named) {
-    if (token.content.empty() || tokens_.find(token.content) != nullptr) return;
-    token.special = token.special || is_named;
-    tokens_.put(std::move(token));
-  }
   void name(const json::value& node) {
     std::optional<AddedToken> token = token_of(node);
     if (!token) return;
     names_.insert(token->content);
-    named_.push_back(std::move(*token));
+    named_.push_back({std::move(*token), node.is_string()});
   }
 
   const json::object& config_;
+  const std::string& decoder_path_;
   AddedTokens& tokens_;
-  std::vector<AddedToken> named_;
-  std::vector<AddedToken> listed_;
+  std::vector<Named> named_;
+  std::vector<Named> listed_;
   std::set<std::string, std::less<>> names_;  // of the former
 };
 
 void ConfigTokens::read_names() {
-  for (const std::string_view key : kNames) {
+  for (const std::string_view key : kTokenNames) {
     if (const json::value* node = config_.if_contains(key)) name(*node);
   }
-  const json::value* more = config_.if_contains("extra_special_tokens");
-  if (more == nullptr) more = config_.if_contains("additional_special_tokens");
+  const json::value* const more = config_.if_contains("extra_special_tokens");
+  const json::value* const beside = config_.if_contains("additional_special_tokens");
   const auto name_own = [&](bool is_text) {
     for (const auto& [key, node] : config_) {
-      const bool is_own = std::ranges::count(kNames, std::string_view(key)) == 0 &&
+      const bool is_own = std::ranges::count(kTokenNames, std::string_view(key)) == 0 &&
                           std::string_view(key).ends_with("_token");
       if (is_own && node.is_string() == is_text) name(node);
     }
@@ -86,23 +103,25 @@ void ConfigTokens::read_names() {
   if (more != nullptr && more->is_object()) {
     for (const auto& [key, node] : more->get_object()) name(node);
   }
-  if (more != nullptr && more->is_array()) {
-    for (const json::value& node : more->get_array()) {
-      if (std::optional<AddedToken> token = token_of(node)) listed_.push_back(std::move(*token));
+  for (const json::value* list : {more, beside}) {
+    if (list == nullptr || !list->is_array()) continue;
+    for (const json::value& node : list->get_array()) {
+      if (std::optional<AddedToken> token = token_of(node))
+        listed_.push_back({std::move(*token), node.is_string()});
     }
   }
 }
 
 // Without the object, those of tokenizer.json stand for it: what has a name is special.
 Result<void> ConfigTokens::add_by_id() {
-  const json::value* node = config_.if_contains(kDecoder);
+  const json::value* node = config_.if_contains(kTokensById);
   if (node == nullptr) {
     for (AddedToken& token : tokens_.list()) {
       token.special = token.special || names_.contains(token.content);
     }
     return {};
   }
-  const std::string path = fmt::format("tokenizer_config.json: {}", kDecoder);
+  const std::string& path = decoder_path_;
   RUDDER_TRY(const auto* object, as_object(*node, path));
   std::map<int32_t, AddedToken> by_id;
   for (const auto& [key, value] : *object) {
@@ -166,8 +185,9 @@ Result<AddedToken> read_token_flags(const json::value& node, const std::string& 
   return token;
 }
 
-Result<void> add_config_tokens(const json::object& config, AddedTokens& tokens) {
-  return ConfigTokens(config, tokens).add();
+Result<void> add_config_tokens(const json::object& config, const std::string& decoder_path,
+                               AddedTokens& tokens) {
+  return ConfigTokens(config, decoder_path, tokens).add();
 }
 
 }  // namespace rudder::text

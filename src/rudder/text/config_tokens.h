@@ -40,6 +40,8 @@ class AddedTokens {
 // All but the id of an object that says how a token is found.
 Result<AddedToken> read_token_flags(const boost::json::value& node, const std::string& path);
 
-Result<void> add_config_tokens(const boost::json::object& config, AddedTokens& tokens);
+// `config` and `decoder_path`: of merge_token_files (side_files.h).
+Result<void> add_config_tokens(const boost::json::object& config, const std::string& decoder_path,
+                               AddedTokens& tokens);
 
 }  // namespace rudder::text

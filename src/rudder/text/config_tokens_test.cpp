@@ -1,7 +1,8 @@
-// Tokens of tokenizer_config.json, beside what transformers makes of the same files
+// Tokens of tokenizer_config.json and of the files beside it, and what transformers makes of them
 // (tools/golden/config_tokens.py).
 #include "rudder/text/config_tokens.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/text/chat_prompt.h"
 #include "rudder/text/files.h"
 #include "rudder/text/tokenizer.h"
 
@@ -36,32 +38,101 @@ void expect_alike(const Tokenizer& tokenizer, const json::object& wanted) {
   }
 }
 
-TEST(ConfigTokens, AreThoseOfTransformersOrRefusedByTheirIds) {
-  const auto text = read_text_file("tests/golden/config_tokens.json");
-  ASSERT_TRUE(text) << text.error().to_string();
-  int num_alike = 0;
-  int num_refused = 0;
-  const json::value cases = parse_json(*text, "config_tokens.json").value();
+std::string text_of_file(const json::object& files, std::string_view name) {
+  const json::value* const file = files.if_contains(name);
+  return file == nullptr ? std::string() : json::serialize(*file);
+}
+
+TokenFiles files_of(const json::object& files) {
+  return {.config = text_of_file(files, "config"),
+          .special_tokens = text_of_file(files, kSpecialTokensFile),
+          .added_tokens = text_of_file(files, kAddedTokensFile)};
+}
+
+// What a template writes of every name that it may have.
+void expect_names(const TokenFiles& files, const json::object& names) {
+  std::string source;
+  std::string wanted;
+  for (const std::string_view name : kTokenNames) {
+    source += fmt::format("{{{{ {} if {} is defined else '-' }}}}|", name, name);
+    const json::value* const token = names.if_contains(name);
+    wanted += token == nullptr ? "-" : std::string_view(token->as_string());
+    wanted += '|';
+  }
+  const auto prompt = ChatPrompt::from_files(files, {.jinja = source});
+  ASSERT_TRUE(prompt) << prompt.error().to_string();
+  EXPECT_EQ((*prompt)->render({}, nullptr, nullptr, {}).value(), wanted);
+}
+
+struct NumCases {
+  int alike = 0;
+  int refused = 0;
+};
+// Where theirs lack `ids`, an id of `added_tokens_decoder` or of added_tokens.json is wrong.
+NumCases compare_cases(const std::string& golden) {
+  NumCases num;
+  const auto text = read_text_file("tests/golden/" + golden);
+  EXPECT_TRUE(text) << text.error().to_string();
+  const json::value cases = parse_json(text.value_or("[]"), golden).value();
   for (const json::value& item : cases.as_array()) {
     const json::object& wanted = item.as_object();
-    const std::string config = json::serialize(wanted.at("config"));
-    SCOPED_TRACE(json::serialize(wanted.at("tokenizer")) + "\n" + config);
-    const auto tokenizer = Tokenizer::from_json(json::serialize(wanted.at("tokenizer")), config);
+    const TokenFiles files = files_of(wanted);
+    SCOPED_TRACE(json::serialize(wanted.at("tokenizer")) + "\n" + files.config + "\n" +
+                 files.special_tokens + "\n" + files.added_tokens);
+    const auto tokenizer = Tokenizer::from_files(json::serialize(wanted.at("tokenizer")), files);
     if (!wanted.contains("ids")) {
-      ASSERT_FALSE(tokenizer);
-      EXPECT_TRUE(
-          tokenizer.error().where.starts_with("tokenizer_config.json: added_tokens_decoder."))
+      EXPECT_FALSE(tokenizer);
+      if (tokenizer) return num;
+      const std::string& where = tokenizer.error().where;
+      EXPECT_TRUE(where.starts_with("tokenizer_config.json: added_tokens_decoder.") ||
+                  where.starts_with("added_tokens.json."))
           << tokenizer.error().to_string();
-      ++num_refused;
+      ++num.refused;
       continue;
     }
-    ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+    EXPECT_TRUE(tokenizer) << tokenizer.error().to_string();
+    if (!tokenizer) return num;
     expect_alike(**tokenizer, wanted);
-    ++num_alike;
-    if (::testing::Test::HasFailure()) return;
+    if (wanted.contains("names")) expect_names(files, wanted.at("names").as_object());
+    ++num.alike;
+    if (::testing::Test::HasFailure()) return num;
   }
-  EXPECT_GT(num_alike, 80);
-  EXPECT_GT(num_refused, 2);
+  return num;
+}
+
+TEST(ConfigTokens, AreThoseOfTransformersOrRefusedByTheirIds) {
+  const NumCases num = compare_cases("config_tokens.json");
+  EXPECT_GT(num.alike, 80);
+  EXPECT_GT(num.refused, 2);
+}
+
+TEST(ConfigTokens, OfSideFilesAreThoseOfTransformersOrRefusedByTheirIds) {
+  const NumCases num = compare_cases("side_tokens.json");
+  EXPECT_GT(num.alike, 80);
+  EXPECT_GT(num.refused, 2);
+}
+
+TEST(ConfigTokens, WhatIsNoTokenInASideFileIsRefusedByItsPath) {
+  constexpr std::string_view kFile =
+      R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})";
+  const auto where = [&](std::string map, std::string added) {
+    const TokenFiles files{.special_tokens = std::move(map), .added_tokens = std::move(added)};
+    const auto tokenizer = Tokenizer::from_files(kFile, files);
+    return tokenizer ? "taken" : tokenizer.error().where;
+  };
+  EXPECT_EQ(where("[]", ""), "special_tokens_map.json");
+  EXPECT_EQ(where("{", ""), "special_tokens_map.json");
+  EXPECT_EQ(where(R"({"bos_token": 1})", ""), "special_tokens_map.json: bos_token");
+  EXPECT_EQ(where(R"({"bos_token": {}})", ""), "special_tokens_map.json: bos_token.content");
+  EXPECT_EQ(where(R"({"extra_special_tokens": 1})", ""),
+            "special_tokens_map.json: extra_special_tokens");
+  EXPECT_EQ(where(R"({"extra_special_tokens": ["x", 1]})", ""),
+            "special_tokens_map.json: extra_special_tokens[1]");
+  EXPECT_EQ(where("", "[]"), "added_tokens.json");
+  EXPECT_EQ(where("", R"({"x": "1"})"), "added_tokens.json.x");
+  EXPECT_EQ(where("", R"({"x": -1})"), "added_tokens.json.x");
+  EXPECT_EQ(where("", R"({"x": 2})"), "added_tokens.json.2");
+  EXPECT_EQ(where("", R"({"x": 1})"), "taken");
 }
 
 TEST(ConfigTokens, WhatIsNoTokenIsRefusedByItsPath) {

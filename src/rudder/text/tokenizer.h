@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/text/side_files.h"
 
 namespace rudder::text {
 
@@ -40,7 +41,9 @@ class Tokenizer {
   // the JSON path inside the file.
   static Result<std::shared_ptr<const Tokenizer>> from_json(
       std::string_view tokenizer_json, std::string_view tokenizer_config_json = {});
-  // Reads tokenizer.json and, where there is one, tokenizer_config.json in `directory`.
+  static Result<std::shared_ptr<const Tokenizer>> from_files(std::string_view tokenizer_json,
+                                                             const TokenFiles& files);
+  // Reads tokenizer.json and, where they are there, the files beside it in `directory`.
   static Result<std::shared_ptr<const Tokenizer>> from_directory(
       const std::filesystem::path& directory);
   ~Tokenizer();

@@ -202,6 +202,11 @@ std::optional<int32_t> config_token(const json::object& config, std::string_view
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
     std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
+  return from_files(tokenizer_json, {.config = std::string(tokenizer_config_json)});
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_files(std::string_view tokenizer_json,
+                                                               const TokenFiles& files) {
   RUDDER_TRY(const json::value document, parse_file(tokenizer_json, "tokenizer.json"));
   RUDDER_TRY(const auto* file, as_object(document, "tokenizer.json"));
   RUDDER_TRY(PreTokenizer pre_tokenizer,
@@ -211,12 +216,10 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
              TokenModel::parse(field_or_null(*file, "model"), pre_tokenizer.ends_in_bytes()));
   AddedTokens all_added(model);
   RUDDER_TRY_VOID(read_added_tokens(*file, all_added));
-  json::value config = json::object();
-  if (!tokenizer_config_json.empty()) {
-    RUDDER_TRY(config, parse_file(tokenizer_config_json, "tokenizer_config.json"));
-  }
-  RUDDER_TRY(const auto* names, as_object(config, "tokenizer_config.json"));
-  RUDDER_TRY_VOID(add_config_tokens(*names, all_added));
+  std::string decoder_path;
+  RUDDER_TRY(const json::object names,
+             merge_token_files(files, field_or_null(*file, "added_tokens"), &decoder_path));
+  RUDDER_TRY_VOID(add_config_tokens(names, decoder_path, all_added));
   std::vector<AddedToken>& added = all_added.list();
   RUDDER_TRY_VOID(set_patterns(normalizer, added));
   Around around;
@@ -261,17 +264,16 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
   for (int32_t id = impl->tokens.size() - 1; id >= 0; --id) {  // of two alike the last one
     if (impl->tokens.contains(id)) impl->index.insert(impl->tokens.get(id), id);
   }
-  impl->bos = config_token(*names, "bos_token", impl->index);
-  impl->eos = config_token(*names, "eos_token", impl->index);
+  impl->bos = config_token(names, "bos_token", impl->index);
+  impl->eos = config_token(names, "eos_token", impl->index);
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_directory(
     const std::filesystem::path& directory) {
   RUDDER_TRY(const std::string tokenizer, read_text_file(directory / "tokenizer.json"));
-  RUDDER_TRY(const std::string config,
-             read_optional_text_file(directory / "tokenizer_config.json"));
-  return from_json(tokenizer, config);
+  RUDDER_TRY(const TokenFiles files, read_token_files(directory));
+  return from_files(tokenizer, files);
 }
 
 }  // namespace rudder::text

@@ -14,6 +14,8 @@
 #include "rudder/server/context.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/exchange.h"
+#include "rudder/server/http/ignored_fields.h"
+#include "rudder/server/request/generation_request.h"
 
 namespace rudder::server {
 
@@ -95,9 +97,12 @@ void handle_loads(ServerContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_reset_prefix_cache(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const auto ignored = unread_fields(exchange->body.text);
+  if (!ignored) return exchange->respond(error_response(ignored.error()));
   context.engine().reset_prefix_cache();
   HttpResponse response;
   response.body = "{\"status\":\"ok\"}";
+  name_ignored_fields(*ignored, &response);
   exchange->respond(std::move(response));
 }
 

@@ -27,17 +27,20 @@ Error ended(const char* why) {
 
 }  // namespace
 
-bool ModelRest::run(std::function<void()> change) {
+bool ModelRest::run(std::function<void()> change, std::function<void()> tell) {
   const std::lock_guard lock(mutex_);
   if (is_busy_ || is_stopped_) return false;
   if (thread_.joinable()) thread_.join();  // it has ended
   is_busy_ = true;
-  thread_ = std::thread([this, change = std::move(change)] {
+  thread_ = std::thread([this, change = std::move(change), tell = std::move(tell)] {
     if (const Result<void> done = contain(change); !done) {
       log_error("a change of the model: {}", done.error().to_string());
     }
-    const std::lock_guard done_lock(mutex_);
-    is_busy_ = false;
+    {
+      const std::lock_guard done_lock(mutex_);
+      is_busy_ = false;
+    }
+    if (tell) tell();
   });
   return true;
 }

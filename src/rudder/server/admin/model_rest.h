@@ -30,9 +30,10 @@ class ModelRest {
   int32_t level() const { return level_.load(std::memory_order_acquire); }  // of its sleep
   uint64_t num_updates() const { return num_updates_.load(std::memory_order_relaxed); }
 
-  // Runs `change` on the thread, which calls the functions below. False: another change is under
-  // way, or it has stopped.
-  bool run(std::function<void()> change);
+  // Runs `change` on the thread, which calls the functions below, and then `tell`, which must not
+  // wait: who is told may begin the next change. False: another change is under way, or it has
+  // stopped.
+  bool run(std::function<void()> change, std::function<void()> tell = {});
   // Waits for the change under way; none begins any more.
   void stop();
 

@@ -127,6 +127,15 @@ TEST_F(ModelRestTest, OneChangeAtATimeAndNoneBehindTheEnd) {
   EXPECT_FALSE(rest_.run([] {}));
 }
 
+TEST_F(ModelRestTest, WhoIsToldOfTheEndMayBeginTheNextChange) {
+  for (int i = 0; i < 200; ++i) {
+    std::promise<void> told;
+    std::future<void> ended = told.get_future();
+    ASSERT_TRUE(rest_.run([] {}, [&] { told.set_value(); })) << i;
+    ended.wait();
+  }
+}
+
 TEST(ModelRestAlone, WithoutAResidenceItSaysWhatIsMissing) {
   ScriptedEngine engine([](const engine::RequestParams&) { return say({"a"}); });
   ModelRest rest(engine, nullptr);

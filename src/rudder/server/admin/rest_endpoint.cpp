@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
@@ -22,6 +23,7 @@
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/exchange.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/io_thread.h"
 #include "rudder/server/openai/input_items.h"
 #include "rudder/server/request/generation_request.h"
@@ -35,6 +37,8 @@ constexpr double kMaxRestSeconds = 3600;
 constexpr double kMinRestSeconds = 0.001;
 constexpr std::string_view kWaits = "wait_for_inflight_requests";
 constexpr std::string_view kClears = "clear_cache";
+constexpr std::array<std::string_view, 6> kRestFields = {"mode",    "level", "tags",
+                                                         "timeout", kWaits,  kClears};
 
 // What the change under way is asked for, from the query or from a body, where there is one.
 struct RestFields {
@@ -42,8 +46,9 @@ struct RestFields {
   std::optional<int64_t> level;
   std::vector<std::string> tags;
   double timeout = kDefaultRestSeconds;
-  bool waits = false;  // vLLM's older word for the mode 'wait', which it beats
-  bool clears = true;  // what is cached
+  bool waits = false;                // vLLM's older word for the mode 'wait', which it beats
+  bool clears = true;                // what is cached
+  std::vector<std::string> ignored;  // of the body and the query, told to the client
 };
 
 // vLLM's modes; SGLang's "in_place" and "retract" both are to keep.
@@ -56,12 +61,8 @@ Result<engine::RestMode> rest_mode_of(const std::optional<std::string>& mode,
   return fail(ErrorCode::kInvalidArgument, "mode must be 'abort', 'wait' or 'keep'", "mode");
 }
 
-Result<void> read_rest_body(const std::string& body, RestFields& fields) {
-  const auto object = parse_body(body);
-  if (!object) {
-    return fail(ErrorCode::kInvalidArgument, object.error().message, object.error().param);
-  }
-  FieldReader reader(*object, "");
+Result<void> read_rest_body(const boost::json::object& body, RestFields& fields) {
+  FieldReader reader(body, "");
   float timeout = static_cast<float>(fields.timeout);
   reader.string("mode", kMaxNameBytes, &fields.mode);
   reader.integer("level", 1, 2, &fields.level);
@@ -77,6 +78,7 @@ Result<void> read_rest_body(const std::string& body, RestFields& fields) {
       fields.tags.emplace_back(tag.as_string());
     }
   }
+  for (std::string& path : reader.ignored()) fields.ignored.push_back(std::move(path));
   return reader.result();
 }
 
@@ -122,24 +124,41 @@ Result<void> read_rest_query(std::string_view query, RestFields& fields) {
   if (const std::string_view clears = query_parameter(query, kClears); !clears.empty()) {
     RUDDER_TRY(fields.clears, truth_of(clears, kClears));
   }
+  boost::json::object others;
   while (!query.empty()) {
     const size_t end = std::min(query.find('&'), query.size());
-    if (query.starts_with("tags=")) fields.tags.emplace_back(query.substr(5, end - 5));
+    const std::string_view name = query.substr(0, std::min(query.find('='), end));
+    if (query.starts_with("tags=")) {
+      fields.tags.emplace_back(query.substr(5, end - 5));
+    } else if (!name.empty() && std::ranges::count(kRestFields, name) == 0) {
+      others[name] = true;
+    }
     query.remove_prefix(std::min(end + 1, query.size()));
   }
+  fields.ignored = FieldReader(others, "").ignored();
   return {};
 }
 
-Result<RestFields> read_rest_fields(const Exchange& exchange) {
+Result<RestFields> read_rest_fields(std::string_view query, const boost::json::object& body) {
   RestFields fields;
-  RUDDER_TRY_VOID(read_rest_query(exchange.request.query, fields));
-  if (!exchange.body.text.empty()) RUDDER_TRY_VOID(read_rest_body(exchange.body.text, fields));
+  RUDDER_TRY_VOID(read_rest_query(query, fields));
+  RUDDER_TRY_VOID(read_rest_body(body, fields));
   for (const std::string& tag : fields.tags) {
     if (tag == "weights" || tag == "kv_cache") continue;
     return fail(ErrorCode::kInvalidArgument, "tags are 'weights' and 'kv_cache'", "tags");
   }
   RUDDER_TRY_VOID(check_timeout(fields));
   return fields;
+}
+
+// There need not be a body.
+tl::expected<RestFields, ApiError> read_rest_fields(const Exchange& exchange) {
+  const std::string& text = exchange.body.text;
+  const auto body = parse_body(text.empty() ? std::string_view("{}") : text);
+  if (!body) return tl::unexpected(body.error());
+  Result<RestFields> fields = read_rest_fields(exchange.request.query, *body);
+  if (!fields) return tl::unexpected(to_api_error(fields.error()));
+  return std::move(*fields);
 }
 
 Result<ModelRest::RestWish> wish_of(const RestFields& fields, engine::RestMode otherwise) {
@@ -155,9 +174,11 @@ Error cache_is_lost(const char* field) {
   return {ErrorCode::kUnsupported, "false is not supported: what is cached is lost by it", field};
 }
 
-HttpResponse rest_response(const boost::json::object& object) {
+HttpResponse rest_response(const boost::json::object& object,
+                           const std::vector<std::string>& ignored = {}) {
   HttpResponse response;
   response.body = to_json_text(object);
+  name_ignored_fields(ignored, &response);
   return response;
 }
 
@@ -175,14 +196,18 @@ HttpResponse rest_refusal(const Error& error) {
 
 // Runs `change` on the thread of changes and answers with what it gives.
 void answer_rest_change(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                        std::vector<std::string> ignored,
                         std::function<Result<boost::json::object>()> change) {
-  const bool runs = context.rest.run([exchange, change = std::move(change)] {
-    const Result<boost::json::object> done =
-        contain([&]() -> Result<boost::json::object> { return change(); });
-    auto response =
-        std::make_shared<HttpResponse>(done ? rest_response(*done) : rest_refusal(done.error()));
-    exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
-  });
+  auto response = std::make_shared<HttpResponse>();
+  const bool runs = context.rest.run(
+      [response, ignored = std::move(ignored), change = std::move(change)] {
+        const Result<boost::json::object> done =
+            contain([&]() -> Result<boost::json::object> { return change(); });
+        *response = done ? rest_response(*done, ignored) : rest_refusal(done.error());
+      },
+      [exchange, response] {
+        exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
+      });
   if (runs) return;
   exchange->respond(error_response(http_error(409, "another change of the model is under way")));
 }
@@ -190,13 +215,13 @@ void answer_rest_change(ServerContext& context, const std::shared_ptr<Exchange>&
 }  // namespace
 
 void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto wish = wish_of(*fields, engine::RestMode::kAbort);
   if (!wish) return exchange->respond(error_response(wish.error()));
   if (wish->keeps_cache) return exchange->respond(error_response(cache_is_lost("clear_cache")));
   const auto level = static_cast<int32_t>(fields->level.value_or(1));
-  answer_rest_change(context, exchange,
+  answer_rest_change(context, exchange, fields->ignored,
                      [&rest = context.rest, level, wish = *wish]() -> Result<boost::json::object> {
                        RUDDER_TRY_VOID(rest.sleep(level, wish));
                        return rest_state_of(rest);
@@ -204,12 +229,12 @@ void handle_sleep(ServerContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto has = [&](std::string_view tag) {
     return fields->tags.empty() || std::ranges::count(fields->tags, tag) > 0;
   };
-  answer_rest_change(context, exchange,
+  answer_rest_change(context, exchange, fields->ignored,
                      [&rest = context.rest, weights = has("weights"),
                       sequences = has("kv_cache")]() -> Result<boost::json::object> {
                        RUDDER_TRY_VOID(rest.wake_up(weights, sequences));
@@ -218,11 +243,11 @@ void handle_wake_up(ServerContext& context, const std::shared_ptr<Exchange>& exc
 }
 
 void handle_pause(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const Result<RestFields> fields = read_rest_fields(*exchange);
+  const auto fields = read_rest_fields(*exchange);
   if (!fields) return exchange->respond(error_response(fields.error()));
   const auto wish = wish_of(*fields, engine::RestMode::kAbort);
   if (!wish) return exchange->respond(error_response(wish.error()));
-  answer_rest_change(context, exchange,
+  answer_rest_change(context, exchange, fields->ignored,
                      [&rest = context.rest, wish = *wish]() -> Result<boost::json::object> {
                        RUDDER_TRY_VOID(rest.pause(wish));
                        return rest_state_of(rest);
@@ -230,10 +255,13 @@ void handle_pause(ServerContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_resume(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  answer_rest_change(context, exchange, [&rest = context.rest]() -> Result<boost::json::object> {
-    RUDDER_TRY_VOID(rest.resume());
-    return rest_state_of(rest);
-  });
+  auto ignored = unread_fields(exchange->body.text);
+  if (!ignored) return exchange->respond(error_response(ignored.error()));
+  answer_rest_change(context, exchange, std::move(*ignored),
+                     [&rest = context.rest]() -> Result<boost::json::object> {
+                       RUDDER_TRY_VOID(rest.resume());
+                       return rest_state_of(rest);
+                     });
 }
 
 void handle_rest_state(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
@@ -269,7 +297,7 @@ void handle_weights_update(ServerContext& context, const std::shared_ptr<Exchang
   }
   if (!reader.ok()) return exchange->respond(error_response(reader.error()));
   answer_rest_change(
-      context, exchange,
+      context, exchange, reader.ignored(),
       [&rest = context.rest, path, version, wish = *wish]() -> Result<boost::json::object> {
         RUDDER_TRY(const ModelRest::Updated updated, rest.update(path, version, wish));
         return boost::json::object{

@@ -4,6 +4,7 @@
 #include "rudder/server/anthropic/messages_request.h"
 #include "rudder/server/generation/generation_endpoint.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/pool_answer.h"
 
 namespace rudder::server {
@@ -21,7 +22,8 @@ void handle_count_tokens(ServerContext& context, const std::shared_ptr<Exchange>
         const auto count = count_message_tokens(body, generation_scope(context, tenant, id));
         if (!count) return error_response(count.error());
         HttpResponse response;
-        response.body = fmt::format("{{\"input_tokens\":{}}}", *count);
+        response.body = fmt::format("{{\"input_tokens\":{}}}", count->tokens);
+        name_ignored_fields(count->ignored_fields, &response);
         return response;
       });
 }

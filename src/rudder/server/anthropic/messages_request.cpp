@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -29,7 +30,7 @@ class MessagesReader {
   }
 
   tl::expected<GenerationRequest, ApiError> parse();
-  tl::expected<int64_t, ApiError> count();
+  tl::expected<PromptCount, ApiError> count();
 
  private:
   tl::expected<GenerationAsk, ApiError> read();
@@ -279,14 +280,14 @@ tl::expected<GenerationRequest, ApiError> MessagesReader::parse() {
   return make_generation(reader_, std::move(*ask), std::move(conversation_), scope_);
 }
 
-tl::expected<int64_t, ApiError> MessagesReader::count() {
+tl::expected<PromptCount, ApiError> MessagesReader::count() {
   auto ask = read();
   if (!ask) return tl::unexpected(std::move(ask.error()));
   const Result<PromptText> prompt =
       render_conversation(std::move(conversation_), scope_.model, ask->tools, reader_);
   if (!prompt) return tl::unexpected(to_api_error(prompt.error()));
   if (!reader_.ok()) return tl::unexpected(to_api_error(reader_.error()));
-  return static_cast<int64_t>(prompt->ids.size());
+  return PromptCount{std::ssize(prompt->ids), reader_.ignored()};
 }
 
 }  // namespace
@@ -298,8 +299,8 @@ tl::expected<GenerationRequest, ApiError> parse_messages(std::string_view body,
   return MessagesReader(*object, scope).parse();
 }
 
-tl::expected<int64_t, ApiError> count_message_tokens(std::string_view body,
-                                                     const GenerationScope& scope) {
+tl::expected<PromptCount, ApiError> count_message_tokens(std::string_view body,
+                                                         const GenerationScope& scope) {
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
   return MessagesReader(*object, scope).count();

@@ -16,7 +16,7 @@ tl::expected<GenerationRequest, ApiError> parse_messages(std::string_view body,
                                                          const GenerationScope& scope);
 
 // The length of the prompt that such a request has, max_tokens not needed.
-tl::expected<int64_t, ApiError> count_message_tokens(std::string_view body,
-                                                     const GenerationScope& scope);
+tl::expected<PromptCount, ApiError> count_message_tokens(std::string_view body,
+                                                         const GenerationScope& scope);
 
 }  // namespace rudder::server

@@ -10,6 +10,7 @@
 #include "rudder/base/log.h"
 #include "rudder/lora/library.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/generation_request.h"
 
@@ -101,7 +102,9 @@ void answer_change(ServerContext& context, const std::shared_ptr<Exchange>& exch
     const auto object = parse_body(body);
     if (!object) return error_response(object.error());
     FieldReader reader(*object, "");
-    return change(context, reader);
+    HttpResponse response = change(context, reader);
+    if (response.status == 200) name_ignored_fields(reader.ignored(), &response);
+    return response;
   });
 }
 

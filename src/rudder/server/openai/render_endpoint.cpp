@@ -9,6 +9,7 @@
 #include "rudder/server/generation/generation_endpoint.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/amplification.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/json_numbers.h"
 
@@ -91,6 +92,7 @@ HttpResponse render(Api api, const std::string& body, const GenerationScope& sco
   const auto parsed = parse_generation(api, body, scope);
   if (!parsed) return error_response(parsed.error());
   HttpResponse response;
+  name_ignored_fields(parsed->ignored_fields, &response);
   if (api == Api::kChat) {
     // Of a pair, the steered half.
     response.body = to_json_text(describe(*parsed, parsed->prompts.back(), *scope.model.tokenizer));

@@ -86,7 +86,8 @@ class RerankReader {
   void read_fields();
   void read_rerank();
   void read_score();
-  Result<void> add_pair(size_t i);
+  tl::expected<void, ApiError> add_pair(size_t i);
+  Result<void> add_prompts(const PromptText& prompt);
   Result<std::vector<int32_t>> encode(std::string_view text) const;
   Result<PromptText> prompt_of(size_t i) const;
 
@@ -194,11 +195,17 @@ Result<PromptText> RerankReader::prompt_of(size_t i) const {
   return prompt;
 }
 
-Result<void> RerankReader::add_pair(size_t i) {
-  RUDDER_TRY(const PromptText prompt, prompt_of(i));
-  if (const auto fits = check_length(prompt, std::nullopt, scope_.limits); !fits) {
-    return fail(ErrorCode::kInvalidArgument, fits.error().message, fits.error().param);
-  }
+tl::expected<void, ApiError> RerankReader::add_pair(size_t i) {
+  const Result<PromptText> prompt = prompt_of(i);
+  if (!prompt) return tl::unexpected(to_api_error(prompt.error()));
+  if (auto fits = check_length(*prompt, std::nullopt, scope_.limits); !fits) return fits;
+  const Result<void> added = add_prompts(*prompt);
+  if (!added) return tl::unexpected(to_api_error(added.error()));
+  return {};
+}
+
+// One for each answer.
+Result<void> RerankReader::add_prompts(const PromptText& prompt) {
   for (const int32_t answer : {scope_.model.reranker->yes, scope_.model.reranker->no}) {
     engine::RequestParams params = params_;
     params.client_id += fmt::format("-{}", parsed_.prompts.size());
@@ -255,9 +262,7 @@ tl::expected<GenerationRequest, ApiError> RerankReader::parse(Api api) {
          "model"}));
   }
   for (size_t i = 0; i < second_.texts.size(); ++i) {
-    if (const Result<void> added = add_pair(i); !added) {
-      return tl::unexpected(to_api_error(added.error()));
-    }
+    if (auto added = add_pair(i); !added) return tl::unexpected(std::move(added.error()));
   }
   answer.num_choices = static_cast<int32_t>(parsed_.prompts.size());
   parsed_.ignored_fields = reader_.ignored();

@@ -12,6 +12,7 @@
 #include "rudder/base/utf8.h"
 #include "rudder/server/generation/generation_endpoint.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/io_thread.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/openai/input_items.h"
@@ -127,8 +128,10 @@ void handle_response_tokens(ServerContext& context, const std::shared_ptr<Exchan
         const GenerationScope scope = generation_scope(context, tenant, id);
         const auto count = count_response_tokens(body, scope, context.responses);
         if (!count) return error_response(count.error());
-        return json_answer(
-            fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", *count));
+        HttpResponse response = json_answer(fmt::format(
+            R"({{"object":"response.input_tokens","input_tokens":{}}})", count->tokens));
+        name_ignored_fields(count->ignored_fields, &response);
+        return response;
       });
 }
 
@@ -153,8 +156,11 @@ void handle_response_delete(ServerContext& context, const std::shared_ptr<Exchan
 void handle_response_cancel(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   const std::string& id = exchange->path_tail;
   if (!context.responses->find(id, exchange->tenant)) return exchange->respond(not_found(id));
+  const auto ignored = unread_fields(exchange->body.text);
+  if (!ignored) return exchange->respond(error_response(ignored.error()));
   if (SharedText cancelled = context.responses->cancel(id, exchange->tenant)) {
     HttpResponse response;
+    name_ignored_fields(*ignored, &response);
     response.shared_body = std::move(cancelled);
     return exchange->respond(std::move(response));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -60,7 +61,7 @@ class ResponsesReader {
 
   tl::expected<GenerationRequest, ApiError> parse();
   tl::expected<GenerationRequest, ApiError> parse_compaction();
-  tl::expected<int64_t, ApiError> count();
+  tl::expected<PromptCount, ApiError> count();
 
  private:
   tl::expected<GenerationAsk, ApiError> read(Api api);
@@ -377,14 +378,14 @@ tl::expected<GenerationRequest, ApiError> ResponsesReader::parse_compaction() {
   return make_generation(reader_, std::move(*ask), std::move(conversation_), scope_);
 }
 
-tl::expected<int64_t, ApiError> ResponsesReader::count() {
+tl::expected<PromptCount, ApiError> ResponsesReader::count() {
   auto ask = read(Api::kResponses);
   if (!ask) return tl::unexpected(std::move(ask.error()));
   const Result<PromptText> prompt =
       render_conversation(std::move(conversation_), scope_.model, ask->tools, reader_);
   if (!prompt) return tl::unexpected(to_api_error(prompt.error()));
   if (!reader_.ok()) return tl::unexpected(to_api_error(reader_.error()));
-  return static_cast<int64_t>(prompt->ids.size());
+  return PromptCount{std::ssize(prompt->ids), reader_.ignored()};
 }
 
 }  // namespace
@@ -405,9 +406,9 @@ tl::expected<GenerationRequest, ApiError> parse_compaction(
   return ResponsesReader(*object, scope, store).parse_compaction();
 }
 
-tl::expected<int64_t, ApiError> count_response_tokens(std::string_view body,
-                                                      const GenerationScope& scope,
-                                                      const std::shared_ptr<ResponseStore>& store) {
+tl::expected<PromptCount, ApiError> count_response_tokens(
+    std::string_view body, const GenerationScope& scope,
+    const std::shared_ptr<ResponseStore>& store) {
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
   return ResponsesReader(*object, scope, store).count();

@@ -23,8 +23,8 @@ tl::expected<GenerationRequest, ApiError> parse_compaction(
     const std::shared_ptr<ResponseStore>& store);
 
 // The length of the prompt that a response would have.
-tl::expected<int64_t, ApiError> count_response_tokens(std::string_view body,
-                                                      const GenerationScope& scope,
-                                                      const std::shared_ptr<ResponseStore>& store);
+tl::expected<PromptCount, ApiError> count_response_tokens(
+    std::string_view body, const GenerationScope& scope,
+    const std::shared_ptr<ResponseStore>& store);
 
 }  // namespace rudder::server

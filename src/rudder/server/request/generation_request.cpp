@@ -141,6 +141,13 @@ tl::expected<json::object, ApiError> parse_body(std::string_view body) {
   return std::move(value->get_object());
 }
 
+tl::expected<std::vector<std::string>, ApiError> unread_fields(std::string_view body) {
+  if (body.empty()) return {};
+  const auto object = parse_body(body);
+  if (!object) return tl::unexpected(object.error());
+  return FieldReader(*object, "").ignored();
+}
+
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope) {
   const auto object = parse_body(body);

@@ -138,11 +138,19 @@ struct GenerationScope {
   std::optional<Error> grammar_error = {};
 };
 
+// How many tokens a request's prompt has.
+struct PromptCount {
+  int64_t tokens = 0;
+  std::vector<std::string> ignored_fields;
+};
+
 // A name for logs and for the answer's id, where the header gave none (`is_named`).
 void read_request_id(FieldReader& reader, bool is_named, std::string* id);
 
 // The body as an object; its errors have the code "invalid_json".
 tl::expected<boost::json::object, ApiError> parse_body(std::string_view body);
+// Paths of all fields of a body, for a route that reads none; there need not be a body.
+tl::expected<std::vector<std::string>, ApiError> unread_fields(std::string_view body);
 
 ApiError model_not_found(std::string_view name);
 // The body's `model`: one that is served, or the first where the field is absent.

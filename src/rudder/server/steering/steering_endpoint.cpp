@@ -7,6 +7,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/generation_request.h"
 #include "rudder/steer/library.h"
@@ -100,7 +101,9 @@ HttpResponse unregister_module(steer::Library& library, const json::object& body
   reader.string("name", 1024, &name);
   if (!name) reader.error(ErrorCode::kInvalidArgument, "is required", "name");
   if (!reader.ok()) return error_response(reader.error());
-  return remove_module(library, *name);
+  HttpResponse response = remove_module(library, *name);
+  name_ignored_fields(reader.ignored(), &response);
+  return response;
 }
 
 HttpResponse set_global(steer::Library& library, const json::object& body) {
@@ -195,11 +198,13 @@ void handle_steering_set(ServerContext& context, const std::shared_ptr<Exchange>
 }
 
 void handle_steering_clear(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  answer_body(context, exchange, [](steer::Library& library, const json::object&) {
+  answer_body(context, exchange, [](steer::Library& library, const json::object& body) {
     if (const Result<void> cleared = library.clear_global(); !cleared) {
       return error_response(cleared.error());
     }
-    return json_response(json::object{{"status", "ok"}});
+    HttpResponse response = json_response(json::object{{"status", "ok"}});
+    name_ignored_fields(FieldReader(body, "").ignored(), &response);
+    return response;
   });
 }
 
