@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iostream>
 #include <list>
 #include <memory>
 #include <random>
@@ -82,7 +81,7 @@ class SimulatedEngine {
 };
 
 using Engines = std::array<SimulatedEngine, kEngines>;
-using Place = std::function<void(Engines& engines, const Ask& ask)>;
+using Placer = std::function<void(Engines& engines, const Ask& ask)>;
 
 // Of ten requests one has a long prompt, two have long answers. Four fifths of what engines
 // compute.
@@ -109,7 +108,7 @@ struct Load {
   int64_t highest = 0;
 };
 
-Load run(const Place& place) {
+Load run(const Placer& place) {
   const std::vector<std::pair<int, Ask>> asks = arrivals();
   Engines engines;
   Load load;
@@ -128,7 +127,7 @@ Load run(const Place& place) {
   return load;
 }
 
-Place least(const std::function<int64_t(const SimulatedEngine&)>& cost) {
+Placer least(const std::function<int64_t(const SimulatedEngine&)>& cost) {
   return [cost, turn = size_t{0}](Engines& engines, const Ask& ask) mutable {
     std::vector<ReplicaLoad> loads;
     for (const SimulatedEngine& engine : engines) loads.push_back({.open = cost(engine)});
@@ -137,7 +136,7 @@ Place least(const std::function<int64_t(const SimulatedEngine&)>& cost) {
   };
 }
 
-Place by_router(Router& router) {
+Placer by_router(Router& router) {
   return [&router](Engines& engines, const Ask& ask) {
     RequestParams params;
     params.prompt.resize(static_cast<size_t>(ask.prompt));
@@ -153,12 +152,13 @@ TEST(RouterLoad, TheMostThatAnEngineHasToDoFalls) {
   Router router({.hash_key = {1, 2}, .model_identity = "m", .block_size = 16}, step::KvGroups(),
                 std::array<cache::BlockWatcher*, kEngines>{});
   const Load by_work = run(by_router(router));
-  for (const auto& [name, load] :
-       {std::pair("requests", by_count), std::pair("tokens held", by_held),
-        std::pair("tokens to do", by_work)}) {
-    std::cout << "by " << name << ": most to do " << load.sum_of_most / kSteps
-              << " tokens on average, at most " << load.highest << '\n';
-  }
+  const auto told = [](const char* name, const Load& load) {
+    return ::testing::Message() << name << ": most to do " << load.sum_of_most / kSteps
+                                << " tokens on average, at most " << load.highest << "; ";
+  };
+  SCOPED_TRACE(told("by requests", by_count));
+  SCOPED_TRACE(told("by tokens held", by_held));
+  SCOPED_TRACE(told("by tokens to do", by_work));
   EXPECT_LT(by_work.sum_of_most, by_count.sum_of_most * 3 / 4);
   EXPECT_LT(by_work.highest, by_count.highest);
   EXPECT_LT(by_work.sum_of_most, by_held.sum_of_most);
