@@ -132,29 +132,6 @@ Result<void> live_with_front() {
   return {};
 }
 
-remote::AdapterLookup lookup_in(lora::Library* library) {
-  if (library == nullptr) return nullptr;
-  return [library](
-             const remote::AdapterName& name) -> Result<std::shared_ptr<const lora::NamedAdapter>> {
-    for (const auto& known : library->in_use()) {
-      if (known->adapter->key == name.key) return known;
-    }
-    Result<lora::Report> loaded = library->load(name.name, name.path, true);
-    if (!loaded && loaded.error().where == "max-cpu-loras") {
-      const auto all = library->all();  // the front has let one of them go
-      if (!all.empty()) library->unload(all.front()->name);
-      loaded = library->load(name.name, name.path, true);
-    }
-    if (!loaded) return tl::unexpected<Error>(loaded.error());
-    auto found = library->find(name.name);
-    if (found != nullptr && found->adapter->key == name.key) return found;
-    return fail(
-        ErrorCode::kUnavailable,
-        fmt::format("the adapter '{}' has changed on the disk since it was loaded", name.name),
-        "model");
-  };
-}
-
 // Ends the process without a wait for threads that may stand still.
 [[noreturn]] void end_in_child(remote::Channel& channel, const Error& error) {
   log_error("{}: the engine process ends, and the front starts another", error.to_string());
@@ -166,7 +143,7 @@ remote::AdapterLookup lookup_in(lora::Library* library) {
 // Serves until the front ends.
 void serve_front(remote::Channel& channel, std::unique_ptr<ModelSession> session) {
   engine::Engine& engine = *session->engine;
-  remote::EngineHost host(engine, lookup_in(session->adapters.get()), session->dtype, channel);
+  remote::EngineHost host(engine, session->dtype, channel);
   const SteadyClock clock;
   server::Vitals vitals;
   server::Exertion exertion;
@@ -189,6 +166,7 @@ int run_engine_process(int argc, char** argv) {
   options.session.replica = std::atoi(argv[1]);
   const Result<ParsedArguments> arguments = options.read(argc - 1, argv + 1);
   if (!arguments) return report_bad_arguments(arguments.error());
+  options.session.adapters = {};  // the front reads them, and tells their content
   if (const Result<void> begun = live_with_front(); !begun) return report_failure(begun.error());
   remote::Channel channel(remote::kEngineDescriptor);
   Result<std::string> folder = fetch_models(options.model, options.session);

@@ -82,6 +82,7 @@ def test_requests_without_an_adapter_have_the_bits_of_a_server_without(adapted):
     ["--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1})],
     ["--tensor-parallel-size", "2"],
     ["--pipeline-parallel-size", "2"],
+    ["--engine-process"],
     ["--enable-steering", "--capture-memory-mb", "4"]])
 def test_however_they_run(flags):
     with serving(*BOTH, *flags) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:

@@ -6,9 +6,11 @@ import os
 import resource
 import shutil
 
+import pytest
 from conftest import DEMO, Server, run_rudder, serving
 from test_adapters import ADAPTERS
 from test_adapters import FLAGS as WITH_ADAPTER
+from test_speculation import DRAFT
 from test_steering import add, vector
 
 SMALL = ("--device", "cpu", "--threads", "1", "--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-model-len",
@@ -75,6 +77,21 @@ def test_tiers_are_found_again_and_change_no_answer(tmp_path):
         assert after == plain[: len(after)]
         assert storage == 0
         assert metric(server, "kv_tier_bad_records_total") > 0
+
+
+@pytest.mark.parametrize("method", [("ngram", "--prompt-lookup-min", "1"), ("suffix",)])
+def test_guesses_from_the_text_change_nothing(tmp_path, method):
+    """Proposers on the host keep no rows, so their sequences go on behind records as others do."""
+    drafts = ("--speculative-method", *method, "--num-speculative-tokens", "3", "--no-speculative-adaptive")
+    with serving(*SMALL) as server:
+        plain, _, _ = rounds(server, 2)
+    with serving(*SMALL, *drafts, *tiers(tmp_path / "records")) as server:
+        with_tiers, host, _ = rounds(server, 2)
+        assert [text for (text, _) in with_tiers] == [text for (text, _) in plain]
+        assert host > 0
+        server.client().completions.create(model=server.client().models.list().data[0].id, prompt="The fox saw the dog. " * 6,
+                                           max_tokens=30, temperature=0)
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 0
 
 
 def test_steering_and_adapters_have_records_of_their_own(tmp_path):
@@ -171,7 +188,11 @@ def test_what_does_not_go_together_is_refused_by_name(tmp_path):
                         (("--kv-host-gib", "1", "--kv-disk-gib", "1"), "kv-disk-gib"),
                         (("--kv-offloading-size", "1", "--no-enable-prefix-caching"), "kv-host-gib"),
                         (("--kv-host-gib", "60000"), "kv-host-gib"),  # more than the machine has
-                        (("--kv-host-gib", "1", "--tensor-parallel-size", "2"), "kv-host-gib")):
+                        (("--kv-host-gib", "1", "--tensor-parallel-size", "2"), "several ranks"),
+                        (("--kv-host-gib", "1", "--pipeline-parallel-size", "2"), "several ranks, stages"),
+                        (("--kv-host-gib", "1", "--data-parallel-size", "2"), "stages or replicas"),
+                        (("--kv-host-gib", "1", "--speculative-method", "draft_model", "--speculative-model", str(DRAFT)),
+                         "a model that guesses")):
         refused = run_rudder("serve", *SMALL, *flags)
         assert refused.returncode != 0
         assert name in refused.stderr, refused.stderr

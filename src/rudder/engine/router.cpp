@@ -106,13 +106,13 @@ Router::Placement Router::place(const RequestParams& params, const std::vector<b
   }
   const size_t replica = choose_replica(replicas, turn_);
   turn_ = (replica + 1) % replicas.size();
-  const int64_t tokens = int64_t{params.n} * std::ssize(params.prompt);
-  return {replica, std::make_shared<LoadCharge>(loads_[replica], tokens)};
+  return {replica,
+          std::make_shared<LoadCharge>(loads_[replica], OpenWork(params, cached[replica]))};
 }
 
 EventSink charged(EventSink sink, std::shared_ptr<LoadCharge> charge) {
   return [sink = std::move(sink), charge = std::move(charge)](Event&& event) {
-    charge->add(std::ssize(event.tokens));
+    charge->note(event);
     sink(std::move(event));
   };
 }

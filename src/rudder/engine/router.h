@@ -16,6 +16,7 @@
 #include "rudder/cache/cached_keys.h"
 #include "rudder/cache/prefix_chain.h"
 #include "rudder/engine/event.h"
+#include "rudder/engine/open_work.h"
 #include "rudder/engine/request.h"
 #include "rudder/step/kv_groups.h"
 
@@ -23,7 +24,7 @@ namespace rudder::engine {
 
 // A replica as the router weighs it, in tokens.
 struct ReplicaLoad {
-  int64_t open = 0;    // of its open requests: their prompts, and what they have generated
+  int64_t open = 0;    // that it still has to do for its open requests (open_work.h)
   int64_t cached = 0;  // of the request's prompt, in its prefix cache
   bool takes = true;   // the request may go there
 };
@@ -36,25 +37,28 @@ inline constexpr int64_t kCachedTokenWorth = 4;
 // kCachedTokenWorth tokens more to do for each cached one than another. At least one takes it.
 size_t choose_replica(std::span<const ReplicaLoad> replicas, size_t turn);
 
-// A request's share of a replica's load, from when it is placed until nobody holds it.
+// A request's share of a replica's load, from when it is placed until nobody holds it: what is left
+// to do for it.
 class LoadCharge {
  public:
-  LoadCharge(std::shared_ptr<std::atomic<int64_t>> load, int64_t tokens) : load_(std::move(load)) {
-    add(tokens);
+  LoadCharge(std::shared_ptr<std::atomic<int64_t>> load, OpenWork work)
+      : load_(std::move(load)), work_(std::move(work)) {
+    load_->fetch_add(work_.tokens(), std::memory_order_relaxed);
   }
-  ~LoadCharge() { load_->fetch_sub(tokens_, std::memory_order_relaxed); }
+  ~LoadCharge() { load_->fetch_sub(work_.tokens(), std::memory_order_relaxed); }
   LoadCharge(const LoadCharge&) = delete;
   LoadCharge& operator=(const LoadCharge&) = delete;
 
   // On one thread at a time.
-  void add(int64_t tokens) {
-    tokens_ += tokens;
-    load_->fetch_add(tokens, std::memory_order_relaxed);
+  void note(const Event& event) {
+    const int64_t before = work_.tokens();
+    work_.note(event);
+    load_->fetch_add(work_.tokens() - before, std::memory_order_relaxed);
   }
 
  private:
   const std::shared_ptr<std::atomic<int64_t>> load_;
-  int64_t tokens_ = 0;
+  OpenWork work_;
 };
 
 class Router {
@@ -90,7 +94,7 @@ class Router {
   size_t turn_ = 0;
 };
 
-// The same sink; the tokens that pass count as load while somebody holds it.
+// The same sink; what passes is done, and what is left counts as load while somebody holds it.
 EventSink charged(EventSink sink, std::shared_ptr<LoadCharge> charge);
 
 }  // namespace rudder::engine

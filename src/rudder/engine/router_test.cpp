@@ -121,10 +121,11 @@ TEST_F(RouterTest, FindsTheLongestPrefixOfTheRequestsSaltAndSteering) {
 TEST_F(RouterTest, CountsWhatIsOpenUntilTheSinkIsGone) {
   RequestParams params = prompt_of(10);
   params.n = 2;
+  params.max_tokens = 5;
   const std::vector<bool> all = {true, true};
   Router::Placement first = router_.place(params, all);
   EXPECT_EQ(first.replica, 0u);
-  EXPECT_EQ(router_.load(0), 20);
+  EXPECT_EQ(router_.load(0), 2 * (10 + 5));
   EXPECT_EQ(router_.place(params, all).replica, 1u) << "and is gone at once";
   EXPECT_EQ(router_.load(1), 0);
   EXPECT_EQ(router_.place(params, {true, false}).replica, 0u);
@@ -135,9 +136,32 @@ TEST_F(RouterTest, CountsWhatIsOpenUntilTheSinkIsGone) {
     event.tokens.resize(3);
     sink(std::move(event));
     EXPECT_EQ(events, 1);
-    EXPECT_EQ(router_.load(0), 23);
+    EXPECT_EQ(router_.load(0), 2 + (10 + 5)) << "its prompt is computed, and two are to come";
+    event = {};
+    event.finish = FinishReason::kStop;
+    sink(std::move(event));
+    EXPECT_EQ(router_.load(0), 10 + 5) << "of the other choice";
   }
   EXPECT_EQ(router_.load(0), 0);
+}
+
+TEST_F(RouterTest, WhatIsCachedIsNotToBeDone) {
+  RequestParams params = prompt_of(16);
+  params.max_tokens = 1;
+  cache_prefix(1, params.prompt, "", {});
+  const Router::Placement placement = router_.place(params, {true, true});
+  EXPECT_EQ(placement.replica, 1u);
+  EXPECT_EQ(router_.load(1), 4 + 1);
+}
+
+// However long it may become.
+TEST_F(RouterTest, AnAnswerCountsAsSoMuchAtOnce) {
+  RequestParams params = prompt_of(4);
+  const Router::Placement placement = router_.place(params, {true, false});
+  Event event;
+  event.tokens.resize(100);
+  placement.charge->note(event);
+  EXPECT_EQ(router_.load(0), kMostGranted) << "it has no end yet";
 }
 
 }  // namespace

@@ -33,9 +33,8 @@ tap::SequenceTaps taps_of(std::vector<ProgramText> programs) {
 
 }  // namespace
 
-EngineHost::EngineHost(engine::Engine& engine, AdapterLookup adapters, const std::string& dtype,
-                       Channel& channel)
-    : engine_(engine), adapters_(std::move(adapters)), channel_(channel) {
+EngineHost::EngineHost(engine::Engine& engine, const std::string& dtype, Channel& channel)
+    : engine_(engine), channel_(channel) {
   send(
       Ready{.limits = engine_.limits(), .captures = engine_.captures() != nullptr, .dtype = dtype});
   send_pulse(0);
@@ -64,6 +63,7 @@ Result<void> EngineHost::run(const std::function<Result<void>()>& watch) {
       std::visit([this](auto&& held) { handle(std::forward<decltype(held)>(held)); },
                  std::move(**message));
     }
+    if (wrong_) return tl::unexpected<Error>(*wrong_);
     const auto now = std::chrono::steady_clock::now();
     if (now < next_pulse) continue;
     next_pulse = now + std::chrono::milliseconds(kPulseMs);
@@ -132,8 +132,8 @@ Result<void> EngineHost::submit(Submit& message) {
     if (spec != nullptr) message.params.capture = spec->id;
   }
   if (message.adapter) {
-    if (adapters_ == nullptr) return fail(ErrorCode::kUnsupported, "it takes no adapters", "model");
-    RUDDER_TRY(message.params.adapter, adapters_(*message.adapter));
+    const std::lock_guard lock(mutex_);
+    RUDDER_TRY(message.params.adapter, adapters_.find(*message.adapter));
   }
   RUDDER_TRY(engine::Request request,
              engine::validate_request(std::move(message.params), engine_.limits()));
@@ -225,6 +225,21 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> EngineHost::spec_of(
   if (text.field.empty()) return captures->spec(nullptr, std::move(stop));
   RUDDER_TRY(const boost::json::value field, parse_json(text.field, "capture"));
   return captures->spec(&field, std::move(stop));
+}
+
+void EngineHost::handle(AdapterText message) {
+  const std::lock_guard lock(mutex_);
+  if (Result<void> begun = adapters_.begin(std::move(message)); !begun) wrong_ = begun.error();
+}
+
+void EngineHost::handle(const AdapterBytes& message) {
+  const std::lock_guard lock(mutex_);
+  if (Result<void> taken = adapters_.append(message); !taken) wrong_ = taken.error();
+}
+
+void EngineHost::handle(const ForgetAdapter& message) {
+  const std::lock_guard lock(mutex_);
+  adapters_.forget(message.key);
 }
 
 void EngineHost::handle(const AskCapture& message) {

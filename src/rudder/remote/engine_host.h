@@ -15,20 +15,16 @@
 #include "rudder/engine/engine.h"
 #include "rudder/remote/channel.h"
 #include "rudder/remote/messages.h"
+#include "rudder/remote/told_adapters.h"
 
 namespace rudder::remote {
-
-// The adapter of that key; loads it where it is not known. Null: the server runs without adapters.
-using AdapterLookup =
-    std::function<Result<std::shared_ptr<const lora::NamedAdapter>>(const AdapterName& name)>;
 
 class EngineHost {
  public:
   static constexpr int64_t kPulseMs = 250;
 
   // The engine has one replica. All outlive it.
-  EngineHost(engine::Engine& engine, AdapterLookup adapters, const std::string& dtype,
-             Channel& channel);
+  EngineHost(engine::Engine& engine, const std::string& dtype, Channel& channel);
   ~EngineHost();
   EngineHost(const EngineHost&) = delete;
   EngineHost& operator=(const EngineHost&) = delete;
@@ -57,6 +53,9 @@ class EngineHost {
   void handle(const AskCapture& message);
   void handle(const AskPulse& message) { send_pulse(message.id); }
   void handle(const ResetPrefixCache& /*message*/) { engine_.reset_prefix_cache(); }
+  void handle(AdapterText message);
+  void handle(const AdapterBytes& message);
+  void handle(const ForgetAdapter& message);
 
   void compile_then_submit(const std::shared_ptr<Submit>& message, size_t next);
   Result<void> submit(Submit& message);
@@ -68,9 +67,10 @@ class EngineHost {
   void send(const FromEngine& message) { channel_.send(Channel::frame(message)); }
 
   engine::Engine& engine_;
-  const AdapterLookup adapters_;
   Channel& channel_;
+  std::optional<Error> wrong_;  // what came is no message
   std::mutex mutex_;
+  HeldAdapters adapters_;
   std::unordered_map<uint64_t, std::shared_ptr<Open>> open_;
   std::deque<engine::FormLease> leases_;  // of grammars that were compiled lately
 };

@@ -34,6 +34,13 @@ Result<T> as(Result<FromEngine> reply) {
   return fail(ErrorCode::kUnavailable, "the engine process answers something else");
 }
 
+// What the request names goes in front.
+void send_request(Channel& channel, ToldAdapters& adapters, const OpenRequest& request) {
+  const auto send = [&](const ToEngine& message) { channel.send(Channel::frame(message)); };
+  if (request.adapter != nullptr) adapters.tell(request.adapter, send);
+  channel.send(request.frame);
+}
+
 }  // namespace
 
 EngineLink::EngineLink(LinkSettings settings)
@@ -72,7 +79,7 @@ Result<void> EngineLink::submit(OpenRequest request) {
   RUDDER_TRY_VOID(would_accept(request.tokens));
   const std::lock_guard lock(mutex_);
   request.since_us = clock_.now_us();
-  send(request.frame);
+  if (state_ == State::kUp) send_request(*channel_, adapters_, request);
   open_.add(std::make_shared<OpenRequest>(std::move(request)));
   return {};
 }
@@ -175,9 +182,9 @@ Result<void> EngineLink::health() const {
               fmt::format("the engine process has said nothing for {} ms", silence_us / 1000));
 }
 
-int64_t EngineLink::open_tokens() const {
+int64_t EngineLink::open_work() const {
   const std::lock_guard lock(mutex_);
-  return open_.tokens();
+  return open_.work();
 }
 
 void EngineLink::close(const Error& refusal) {
@@ -285,6 +292,7 @@ bool EngineLink::note_pulse(Pulse pulse) {
   if (!ready_ || !have_same_buckets(pulse.stats, said_.before)) return false;
   said_.pulse = std::move(pulse);
   said_.heard_us = clock_.now_us();
+  adapters_.forget_unused([this](const ToEngine& told) { channel_->send(Channel::frame(told)); });
   questions_.answer(id, FromEngine(Pulse{}));
   return true;
 }
@@ -313,7 +321,8 @@ void EngineLink::go_up(Ready ready) {
     said_.pulse.illness.reset();
     for (const ProgramText& program : pinned_) send(Channel::frame(ToEngine(Pin{0, {program}})));
     compiles_.each_frame([this](const std::string& frame) { send(frame); });
-    open_.each([this](OpenRequest& request) { send(request.frame); });
+    adapters_.clear();
+    open_.each([this](OpenRequest& request) { send_request(*channel_, adapters_, request); });
   }
   changed_.notify_all();
   deliver(std::move(due));

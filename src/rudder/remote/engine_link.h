@@ -23,6 +23,7 @@
 #include "rudder/remote/open_requests.h"
 #include "rudder/remote/questions.h"
 #include "rudder/remote/restart_pace.h"
+#include "rudder/remote/told_adapters.h"
 
 namespace rudder::remote {
 
@@ -62,7 +63,7 @@ class EngineLink {
 
   Result<void> health() const;
   uint64_t num_crashes() const { return num_crashes_.load(std::memory_order_relaxed); }
-  int64_t open_tokens() const;
+  int64_t open_work() const;         // that is left to do for its requests, in tokens
   void close(const Error& refusal);  // submit() refuses with it
   bool is_idle() const;
 
@@ -103,6 +104,7 @@ class EngineLink {
   OpenCompiles compiles_;
   mutable Questions questions_;
   std::vector<ProgramText> pinned_;
+  ToldAdapters adapters_;
   Said said_;
   RestartPace pace_;    // the thread's
   std::thread thread_;  // last: it uses the others

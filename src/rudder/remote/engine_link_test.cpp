@@ -99,12 +99,18 @@ TEST(EngineLinkTest, ALinkIsStoppedWhileItsProcessStarts) {
 TEST(OpenRequestsTest, EachChoiceEndsOnce) {
   OpenRequests open;
   std::vector<engine::Event> had;
+  engine::RequestParams params;
+  params.n = 2;
+  params.prompt.resize(10);
+  params.max_tokens = 3;
   open.add(std::make_shared<OpenRequest>(
       OpenRequest{.id = 3,
                   .sink = [&](engine::Event&& event) { had.push_back(std::move(event)); },
                   .frame = "frame",
                   .tokens = 10,
+                  .work = engine::OpenWork(params),
                   .finished = std::vector<bool>(2)}));
+  EXPECT_EQ(open.work(), 2 * (10 + 3));
   const auto event = [](int32_t choice, bool is_end) {
     engine::Event made;
     made.choice = choice;
@@ -123,7 +129,7 @@ TEST(OpenRequestsTest, EachChoiceEndsOnce) {
   EXPECT_EQ(had[2].choice, 0);
   EXPECT_EQ(had[2].error->code, ErrorCode::kUnavailable);
   EXPECT_TRUE(open.empty());
-  EXPECT_EQ(open.tokens(), 0);
+  EXPECT_EQ(open.work(), 0);
 }
 
 TEST(RestartPaceTest, WhoDoesNothingIsStartedLater) {

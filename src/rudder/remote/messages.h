@@ -23,7 +23,7 @@
 
 namespace rudder {
 
-// Of a request's adapter its name travels, beside the parameters.
+// Of a request's adapter its key travels, beside the parameters.
 template <>
 struct PlainBytes<std::shared_ptr<const lora::NamedAdapter>> {
   static void write(std::string& /*out*/, const std::shared_ptr<const lora::NamedAdapter>&) {}
@@ -35,6 +35,9 @@ struct PlainBytes<std::shared_ptr<const lora::NamedAdapter>> {
 
 template <>
 inline constexpr uint64_t kNumValues<ErrorCode> = static_cast<uint64_t>(ErrorCode::kInternal) + 1;
+template <>
+inline constexpr uint64_t kNumValues<tensor::DType> = static_cast<uint64_t>(tensor::DType::kBool) +
+                                                      1;
 template <>
 inline constexpr uint64_t kNumValues<engine::FinishReason> =
     static_cast<uint64_t>(engine::FinishReason::kError) + 1;
@@ -64,11 +67,21 @@ struct CaptureText {
   std::optional<StopText> stop;
 };
 
-// An adapter as the engine process finds it: one of that key, under its name or in its folder.
-struct AdapterName {
-  std::string name;
-  std::string path;
-  lora::AdapterKey key = {};
+// A matrix of an adapter, from byte `begin` of its memory on.
+struct MatrixText {
+  uint64_t begin = 0;
+  tensor::DType dtype = tensor::DType::kF32;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+// lora::Delta.
+struct DeltaText {
+  int32_t target = 0;
+  float scale = 1;
+  MatrixText a;
+  MatrixText b;
+  std::vector<float> gains = {};
+  std::vector<float> offsets = {};
 };
 
 // To the engine process.
@@ -77,7 +90,7 @@ struct Submit {
   engine::RequestParams params;       // without adapter, and without the number of its capture
   std::vector<ProgramText> programs;  // that its taps name
   std::optional<CaptureText> capture;
-  std::optional<AdapterName> adapter;
+  std::optional<lora::AdapterKey> adapter;  // that the process was told of
 };
 struct Cancel {
   uint64_t id = 0;
@@ -102,8 +115,24 @@ struct AskPulse {
   uint64_t id = 0;
 };
 struct ResetPrefixCache {};
-using ToEngine =
-    std::variant<Submit, Cancel, Compile, Pin, Unpin, AskCapture, AskPulse, ResetPrefixCache>;
+// An adapter's content; its memory follows in parts.
+struct AdapterText {
+  std::string name;
+  std::string path;
+  lora::AdapterKey key = {};
+  int32_t max_rank = 0;
+  uint64_t bytes = 0;  // of its memory
+  std::vector<DeltaText> deltas;
+};
+struct AdapterBytes {  // the next ones
+  lora::AdapterKey key = {};
+  std::string bytes;
+};
+struct ForgetAdapter {
+  lora::AdapterKey key = {};
+};
+using ToEngine = std::variant<Submit, Cancel, Compile, Pin, Unpin, AskCapture, AskPulse,
+                              ResetPrefixCache, AdapterText, AdapterBytes, ForgetAdapter>;
 
 // From it.
 struct Ready {  // the first message of one that serves

@@ -17,7 +17,7 @@ void deliver(std::vector<DueEvents> due) {
 }
 
 void OpenRequests::add(std::shared_ptr<OpenRequest> request) {
-  tokens_ += request->tokens;
+  work_ += request->work.tokens();
   ++num_waiting_;
   waiting_tokens_ += request->tokens;
   const uint64_t id = request->id;
@@ -51,12 +51,14 @@ DueEvents OpenRequests::take(uint64_t id, std::vector<engine::Event> events) {
       request.finished[choice] = true;
       ++request.num_finished;
     }
+    work_ -= request.work.tokens();
+    request.work.note(event);
+    work_ += request.work.tokens();
     event.id = engine::RequestId(id);
     due.events.push_back(std::move(event));
   }
   if (!due.events.empty()) note_begin(request);
   if (request.num_finished == static_cast<int32_t>(request.finished.size())) {
-    tokens_ -= request.tokens;
     requests_.erase(found);
   }
   return due;

@@ -13,6 +13,7 @@
 #include "rudder/base/result.h"
 #include "rudder/engine/bounded_queue.h"
 #include "rudder/engine/event.h"
+#include "rudder/engine/open_work.h"
 
 namespace rudder::remote {
 
@@ -24,10 +25,12 @@ inline constexpr int32_t kMaxTries = 50;
 struct OpenRequest {
   uint64_t id = 0;
   engine::EventSink sink;
-  std::string frame;  // of its Submit; empty once it has begun
-  int64_t tokens = 0;
+  std::string frame;                // of its Submit; empty once it has begun
+  int64_t tokens = 0;               // of its prompts
+  engine::OpenWork work = {};       // that is left to do for it
   int64_t max_wait_us = 0;          // 0: it may wait for ever
   std::vector<bool> finished = {};  // by choice
+  std::shared_ptr<const lora::NamedAdapter> adapter = {};
   std::shared_ptr<const void> holds = {};
 
   int64_t since_us = 0;  // it was taken
@@ -61,7 +64,7 @@ class OpenRequests {
 
   void each(const std::function<void(OpenRequest&)>& visit);  // in the order in which they came
   bool empty() const { return requests_.empty(); }
-  int64_t tokens() const { return tokens_; }
+  int64_t work() const { return work_; }                      // left to do, in tokens
   int64_t num_waiting() const { return num_waiting_; }        // have had no event
   int64_t waiting_tokens() const { return waiting_tokens_; }  // of those
 
@@ -71,7 +74,7 @@ class OpenRequests {
                 const Error& error);
 
   std::map<uint64_t, std::shared_ptr<OpenRequest>> requests_;
-  int64_t tokens_ = 0;
+  int64_t work_ = 0;
   int64_t num_waiting_ = 0;
   int64_t waiting_tokens_ = 0;
 };

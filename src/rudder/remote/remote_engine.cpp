@@ -62,8 +62,10 @@ class RemoteEngine final : public engine::Engine {
                      .sink = std::move(sink),
                      .frame = Channel::frame(ToEngine(message)),
                      .tokens = ask.tokens,
+                     .work = engine::OpenWork(message.params),
                      .max_wait_us = longest_wait(ask),
                      .finished = std::vector<bool>(static_cast<size_t>(num_choices)),
+                     .adapter = request.params().adapter,
                      .holds = std::move(mark)};
     RUDDER_TRY_VOID(link.submit(std::move(open)));
     return id;
@@ -183,9 +185,7 @@ class RemoteEngine final : public engine::Engine {
     }
     sent.capture = {};
     if (params.adapter != nullptr) {
-      message.adapter = AdapterName{.name = params.adapter->name,
-                                    .path = params.adapter->path,
-                                    .key = params.adapter->adapter->key};
+      message.adapter = params.adapter->adapter->key;
     }
     return message;
   }
@@ -204,7 +204,7 @@ class RemoteEngine final : public engine::Engine {
     for (size_t i = 0; i < links_.size(); ++i) {
       EngineLink& link = *links_[(turn + i) % links_.size()];
       const int trouble = link.health() ? 0 : link.would_accept(tokens) ? 1 : 2;
-      const std::pair<int, int64_t> cost{trouble, link.open_tokens()};
+      const std::pair<int, int64_t> cost{trouble, link.open_work()};
       if (best != nullptr && least <= cost) continue;
       best = &link;
       least = cost;
