@@ -179,7 +179,8 @@ TEST_P(Graphs, DraftedAsPlain) {
     metamorphic::expect_same(plain, got.got, "drafts of " + std::to_string(max_draft));
     EXPECT_GT(got.stats.accepted_tokens, 50u);
     EXPECT_GT(got.stats.drafts, 20u);
-    EXPECT_GT(8 * got.graph_steps, 5 * got.steps);  // others have prompts
+    // Of steps that cut no prompt; the first of each kind with rare taps is run op by op.
+    EXPECT_GT(20 * got.graph_steps, 13 * (got.steps - got.prompt_steps));
   }
 }
 
